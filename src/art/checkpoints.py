@@ -1,0 +1,246 @@
+"""Checkpoint folders: stage, check, publish by rename, list, delete. Paths and files only; no torch.
+
+A folder under `checkpoints/` whose name is all digits is complete: it was written under a hidden name, checked, flushed
+to disk and renamed. Folders that other programs left half-written are recognised and passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from art.errors import CheckpointError, CheckpointIncompleteError, CheckpointNotFoundError
+
+logger = logging.getLogger(__name__)
+
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+_STAGING_PREFIX = ".staging-"
+_MAX_HEADER_BYTES = 100_000_000  # the safetensors format's own limit
+
+
+def checkpoints_dir(model_dir: Path) -> Path:
+    """Return the folder that holds a model's checkpoints; it need not exist."""
+    return model_dir / "checkpoints"
+
+
+def checkpoint_dir(model_dir: Path, step: int) -> Path:
+    """Return the folder of one step, `checkpoints/0007`; it need not exist."""
+    return checkpoints_dir(model_dir) / f"{step:04d}"
+
+
+def list_steps(model_dir: Path) -> list[int]:
+    """List the steps whose checkpoint is complete, ascending. Creates nothing."""
+    steps = []
+    for step, path in _numbered_folders(model_dir):
+        missing = _missing_files(path)
+        if missing:
+            logger.warning("checkpoint passed over: path=%s missing_or_broken=%s", path, ", ".join(missing))
+        else:
+            steps.append(step)
+    return sorted(steps)
+
+
+def newest_step(model_dir: Path) -> int | None:
+    """Return the newest step whose checkpoint is complete, or None."""
+    for step, path in sorted(_numbered_folders(model_dir), reverse=True):
+        missing = _missing_files(path)
+        if not missing:
+            return step
+        logger.warning("checkpoint passed over: path=%s missing_or_broken=%s", path, ", ".join(missing))
+    return None
+
+
+def next_step(model_dir: Path) -> int:
+    """Return one more than the highest numbered folder, complete or not, so that no name is ever used twice."""
+    return max((step for step, _ in _numbered_folders(model_dir)), default=-1) + 1
+
+
+def require_checkpoint(model_dir: Path, step: int) -> Path:
+    """Return the folder of a step that must exist and be complete.
+
+    Raises:
+        CheckpointNotFoundError: There is no such folder.
+        CheckpointIncompleteError: The folder lacks files.
+    """
+    path = checkpoint_dir(model_dir, step)
+    if not path.is_dir():
+        available = list_steps(model_dir)
+        raise CheckpointNotFoundError(
+            f"no checkpoint of step {step} at {path}; available steps: {available or 'none'}",
+            step=step,
+            available_steps=available,
+        )
+    verify_checkpoint(path)
+    return path
+
+
+def verify_checkpoint(path: Path) -> None:
+    """Check that a checkpoint folder can be loaded: its files are there and whole.
+
+    Raises:
+        CheckpointIncompleteError: Files are absent, empty, or cut short.
+    """
+    missing = _missing_files(path)
+    if missing:
+        raise CheckpointIncompleteError(
+            f"checkpoint {path} is incomplete: {', '.join(missing)} absent or broken; use another step or save it again",
+            path=str(path),
+            missing=missing,
+        )
+
+
+@contextmanager
+def stage_checkpoint(model_dir: Path, step: int) -> Iterator[Path]:
+    """Write a checkpoint so that readers see all of it or nothing.
+
+    Yields:
+        An empty staging folder. On a clean exit it is checked, flushed to disk and renamed to `checkpoints/{step:04d}`;
+        on an exception it is removed and the exception goes on.
+
+    Raises:
+        CheckpointError: The step exists already, or the file system refused (full, read-only).
+        CheckpointIncompleteError: What was written is not a loadable checkpoint.
+    """
+    target = checkpoint_dir(model_dir, step)
+    if target.exists():
+        raise CheckpointError(f"checkpoint {target} exists already; a step is never written twice")
+    staging = target.parent / f"{_STAGING_PREFIX}{step:04d}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+        verify_checkpoint(staging)
+        flush_tree(staging)
+        staging.rename(target)
+        flush_directory(target.parent)
+    except OSError as err:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise CheckpointError(f"checkpoint of step {step} not written to {target}: {err}") from err
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def remove_abandoned_staging(model_dir: Path) -> list[Path]:
+    """Remove staging folders whose writer is gone, as after a kill in the middle of saving."""
+    removed = []
+    for path in checkpoints_dir(model_dir).glob(f"{_STAGING_PREFIX}*"):
+        writer = path.name.split("-")[-2]
+        if writer.isdigit() and not is_process_alive(int(writer)):
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+    if removed:
+        logger.info("abandoned checkpoint folders removed: count=%d", len(removed))
+    return removed
+
+
+def copy_checkpoint(source: Path, model_dir: Path, step: int) -> Path:
+    """Publish a copy of a checkpoint folder as another step, sharing file contents where the file system can.
+
+    Raises:
+        CheckpointIncompleteError: The source is not loadable.
+        CheckpointError: The step exists already, or the file system refused.
+    """
+    verify_checkpoint(source)
+    with stage_checkpoint(model_dir, step) as staging:
+        link_tree(source, staging)
+    return checkpoint_dir(model_dir, step)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Fill a folder with hard links to another folder's files, or with copies where links are impossible."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.rglob("*")):
+        destination = target / path.relative_to(source)
+        if path.is_dir():
+            destination.mkdir(exist_ok=True)
+            continue
+        try:
+            os.link(path, destination)
+        except OSError:
+            shutil.copy2(path, destination)
+
+
+def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
+    """Delete every numbered checkpoint folder whose step is not in `keep`; return the deleted steps."""
+    deleted = []
+    for step, path in _numbered_folders(model_dir):
+        if step in keep:
+            continue
+        doomed = path.parent / f"{_STAGING_PREFIX}delete-{step:04d}-{os.getpid()}-{secrets.token_hex(4)}"
+        path.rename(doomed)  # at once, so that a kill in the middle leaves no half checkpoint behind
+        shutil.rmtree(doomed, ignore_errors=True)
+        deleted.append(step)
+    return sorted(deleted)
+
+
+def is_process_alive(pid: int) -> bool:
+    """Tell whether a process with that id exists (a zombie counts)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def flush_tree(folder: Path) -> None:
+    """Flush every file and folder below `folder` to disk."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(os.path.join(root, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        flush_directory(Path(root))
+
+
+def flush_directory(folder: Path) -> None:
+    """Flush a folder's own entries to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _numbered_folders(model_dir: Path) -> list[tuple[int, Path]]:
+    root = checkpoints_dir(model_dir)
+    if not root.is_dir():
+        return []
+    return [(int(path.name), path) for path in root.iterdir() if path.name.isdecimal() and path.is_dir()]
+
+
+def _missing_files(path: Path) -> list[str]:
+    missing = []
+    try:
+        json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        missing.append(ADAPTER_CONFIG_FILE)
+    if not _is_whole_safetensors(path / ADAPTER_WEIGHTS_FILE):
+        missing.append(ADAPTER_WEIGHTS_FILE)
+    return missing
+
+
+def _is_whole_safetensors(path: Path) -> bool:
+    """Compare a safetensors file's size with what its header promises, without reading the weights."""
+    try:
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            (header_bytes,) = struct.unpack("<Q", file.read(8))
+            if header_bytes > min(size_bytes, _MAX_HEADER_BYTES):
+                return False
+            header = json.loads(file.read(header_bytes))
+    except (OSError, ValueError, struct.error):
+        return False
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    return bool(ends) and size_bytes == 8 + header_bytes + int(max(ends))
