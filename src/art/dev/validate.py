@@ -32,6 +32,8 @@ _SECTIONS: Mapping[str, Any] = {
     "peft_args": PeftArgs,
     "trainer_args": TrainerArgs,
 }
+# Typed dictionaries themselves: pydantic takes the standard library's only from Python 3.12 on.
+_CHECKED_APART = frozenset({*_SECTIONS, "serving", "tinker_args", "tinker_native_args"})
 _SECRETS = frozenset({"token", "hub_token", "push_to_hub_token", "api_key"})
 _COUNT = whole(at_least=1)
 _RANK = whole(at_least=1, at_most=LORA_RANKS[-1])
@@ -182,7 +184,8 @@ def _check_types(where: str, section_type: Any, section: Mapping[str, Any]) -> N
 @cache
 def _model_of(section_type: Any) -> type[BaseModel]:
     """Make a model that checks the types of a typed dictionary strictly, and no key's presence."""
-    fields: dict[str, Any] = {key: (hint, None) for key, hint in get_type_hints(section_type).items()}
+    hints = get_type_hints(section_type)
+    fields: dict[str, Any] = {key: (hint, None) for key, hint in hints.items() if key not in _CHECKED_APART}
     config = ConfigDict(
         strict=True,
         extra="allow",
