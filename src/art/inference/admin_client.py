@@ -1,0 +1,123 @@
+"""Ask a local inference server about itself over the address that rollouts use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+REQUEST_TIMEOUT_S = 60.0  # a probe waits behind the engine's running batch, never behind a whole generation
+CONNECT_TIMEOUT_S = 5.0  # loopback: longer means that nobody accepts
+
+
+class AdminClient:
+    """A keep-alive client for one server. Proxy variables are ignored: the server is on this machine.
+
+    Args:
+        base_url: The address with `/v1`.
+        api_key: Sent as bearer token.
+    """
+
+    def __init__(self, base_url: str, api_key: str) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.root_url = self.base_url.removesuffix("/v1")
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    async def list_models(self, timeout_s: float | None = None) -> set[str]:
+        """Return the names that the server answers to.
+
+        Raises:
+            httpx.HTTPError: It does not answer, or not with success.
+        """
+        response = await self._idempotent("GET", f"{self.base_url}/models", timeout_s=timeout_s)
+        return {str(card["id"]) for card in response.json()["data"]}
+
+    async def score(self, model_name: str, token_ids: list[int] | tuple[int, ...]) -> list[float]:
+        """Return the logprob of each token after the first, given those before it, under a model or adapter.
+
+        Args:
+            model_name: A name that the server lists.
+            token_ids: T tokens.
+
+        Returns:
+            T - 1 natural logprobs.
+
+        Raises:
+            httpx.HTTPError: It does not answer, or not with success.
+        """
+        body = {
+            "model": model_name,
+            "prompt": list(token_ids),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+        }
+        response = await self._idempotent("POST", f"{self.base_url}/completions", json=body)
+        entries: list[dict[str, Any] | None] = response.json()["choices"][0]["prompt_logprobs"]
+        return [
+            float(entry[str(token)]["logprob"])
+            for entry, token in zip(entries[1:], token_ids[1:], strict=True)
+            if entry is not None
+        ]
+
+    async def complete_one_token(self, model_name: str, timeout_s: float) -> None:
+        """Have one token generated: the only sign of life that includes the engine.
+
+        Raises:
+            httpx.HTTPError: It does not answer, or not with success.
+        """
+        body = {"model": model_name, "prompt": "Hi", "max_tokens": 1}
+        await self._idempotent("POST", f"{self.base_url}/completions", json=body, timeout_s=timeout_s)
+
+    async def health(self, timeout_s: float = 5.0) -> str:
+        """Say in words what `/health` answers; never raises an HTTP error."""
+        try:
+            response = await self._client.get(f"{self.root_url}/health", timeout=timeout_s)
+        except httpx.HTTPError as err:
+            return f"no answer ({type(err).__name__}{f': {err}' if str(err) else ''})"
+        return f"HTTP {response.status_code}"
+
+    async def get(self, path: str) -> Any:
+        """GET a path below the server's root and return its JSON."""
+        return (await self._idempotent("GET", f"{self.root_url}{path}")).json()
+
+    async def post(self, path: str, json: dict[str, Any], timeout_s: float | None = None) -> httpx.Response:
+        """POST once, whatever comes back; the caller judges the status."""
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+        return await self._client.post(f"{self.root_url}{path}", json=json, timeout=timeout)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _idempotent(
+        self, method: str, url: str, *, json: dict[str, Any] | None = None, timeout_s: float | None = None
+    ) -> httpx.Response:
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+        try:
+            response = await self._client.request(method, url, json=json, timeout=timeout)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            # vLLM 0.20 drops the connection after some error replies; the next request on it is reset. Once more, fresh.
+            response = await self._client.request(method, url, json=json, timeout=timeout)
+        response.raise_for_status()
+        return response
+
+
+def server_message(response: httpx.Response) -> str:
+    """Return the server's own words about an error."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.text.strip()[:2000]
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict) and "message" in error:
+            return str(error["message"])
+        for key in ("message", "detail"):
+            if key in body:
+                return str(body[key])
+    return str(body)[:2000]

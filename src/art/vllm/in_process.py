@@ -1,0 +1,233 @@
+"""The engine of shared mode: vLLM and its HTTP layer in this process, taking turns with the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from art.dev.settings import ServingSettings
+from art.errors import AdapterLoadError, ARTError, LocalServingUnavailableError, ServerStartError
+from art.inference.admin_client import AdminClient
+from art.inference.runtime import AdapterFiles
+from art.vllm import serving_registry
+from art.vllm.compat import VllmApi, load_vllm_api
+from art.vllm.engine import EnginePlan, engine_environment, parse_plan, start_engine
+from art.vllm.server import OpenAIServer, bind_listener
+
+logger = logging.getLogger(__name__)
+
+
+class InProcessRuntime:
+    """An engine that we hold, and the HTTP server around it. All methods run on the event loop that started it."""
+
+    def __init__(
+        self,
+        api: VllmApi,
+        engine: Any,
+        server: OpenAIServer,
+        plan: EnginePlan,
+        settings: ServingSettings,
+        log_path: Path,
+    ) -> None:
+        self._api = api
+        self._engine = engine
+        self._server = server
+        self._plan = plan
+        self._settings = settings
+        self._log_path = log_path
+        self._is_sleeping = False
+        self._closed = False
+        self._client = AdminClient(self.base_url, self.api_key)
+
+    @classmethod
+    async def start(
+        cls, plan: EnginePlan, *, host: str, port: int, settings: ServingSettings, log_path: Path
+    ) -> InProcessRuntime:
+        """Start engine and server; the event loop goes on meanwhile.
+
+        Args:
+            plan: What to start.
+            host: Address to listen on.
+            port: 0 takes a free one.
+            settings: How it is run.
+            log_path: Named in errors.
+
+        Raises:
+            ConfigurationError: The port is taken, or vLLM refuses an argument.
+            DependencyError: vLLM is absent or unusable.
+            ServerStartError: The engine did not start.
+        """
+        listener = bind_listener(host, port)
+        engine: Any = None
+        try:
+            api = await asyncio.to_thread(load_vllm_api)
+            with engine_environment(plan):
+                args = parse_plan(api, plan, host=host, port=listener.getsockname()[1])
+                engine = await asyncio.to_thread(start_engine, api, args)
+                server = await OpenAIServer.start(api, engine, args, listener)
+        except BaseException as err:
+            listener.close()
+            if engine is not None:
+                await asyncio.to_thread(engine.shutdown)
+            if isinstance(err, ARTError) or not isinstance(err, Exception):
+                raise
+            raise ServerStartError(
+                f"the inference engine for {plan.engine_args.get('model')} did not start: {_root_cause(err)}; log: {log_path}",
+                command=f"in-process engine {dict(plan.engine_args)}",
+                log_path=str(log_path),
+            ) from err
+        return cls(api, engine, server, plan, settings, log_path)
+
+    @property
+    def base_url(self) -> str:
+        """Where rollouts reach the server."""
+        host = f"[{self._server.host}]" if ":" in self._server.host else self._server.host
+        return f"http://{host}:{self._server.port}/v1"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to connect to."""
+        return self._server.host, self._server.port
+
+    @property
+    def api_key(self) -> str:
+        """The key that the server asks for."""
+        return str(self._plan.server_args.get("api_key") or "default")
+
+    @property
+    def engine_dtype(self) -> str:
+        """Computation type of the engine."""
+        return str(self._engine.model_config.dtype).removeprefix("torch.")
+
+    @property
+    def max_lora_rank(self) -> int:
+        """Highest rank of an adapter that the engine takes."""
+        return int(self._engine.vllm_config.lora_config.max_lora_rank)
+
+    @property
+    def base_model_name(self) -> str:
+        """Name under which the server answers without an adapter."""
+        return str(self._server.serving_models.base_model_paths[0].name)
+
+    async def load_adapter(self, adapter: AdapterFiles) -> None:
+        """Load an adapter into the engine and register its name with the HTTP layer."""
+        try:
+            await serving_registry.load_adapter(
+                self._engine,
+                self._server.serving_models,
+                self._api.LoRARequest,
+                name=adapter.name,
+                path=str(adapter.path),
+            )
+        except serving_registry.AdapterRefusedError as err:
+            if self._engine.errored:
+                raise self._unavailable(f"loading {adapter.name} from {adapter.path}") from err
+            raise AdapterLoadError(
+                f"adapter for step {adapter.step} not loaded from {adapter.path}: {err}",
+                step=adapter.step,
+                path=str(adapter.path),
+                body=str(err),
+            ) from err
+
+    async def unload_adapter(self, name: str) -> None:
+        """Make the HTTP layer forget a name."""
+        serving_registry.unload_adapter(self._server.serving_models, name=name)
+
+    async def requests_in_flight(self) -> dict[str, int]:
+        """Count the requests that are being answered, by model name."""
+        return dict(self._server.in_flight)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget cached prompts; running requests are computed again from their text."""
+        if not await self._engine.reset_prefix_cache(reset_running_requests=True):
+            logger.warning("the engine did not reset its prefix cache")
+
+    @contextlib.asynccontextmanager
+    async def yielded_to_trainer(self) -> AsyncIterator[None]:
+        """Pause generation and, on a GPU, have the engine give its memory back; undo both on leaving.
+
+        Running requests are held, or finished first, never cut off; new ones wait and then go on.
+        """
+        try:
+            await self._pause()
+            if self._can_sleep:
+                self._is_sleeping = True
+                await self._engine.sleep(level=1, mode="keep")
+            yield
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._resume()))
+
+    async def is_sleeping(self) -> bool:
+        """Whether the engine has yielded its memory."""
+        return self._is_sleeping
+
+    async def check_health(self) -> None:
+        """Have one token generated by the base model; while the engine is yielded nothing is asked of it."""
+        if self._engine.errored:
+            raise self._unavailable("checking its health")
+        if await self._engine.is_paused():
+            return
+        try:
+            await self._client.complete_one_token(self.base_model_name, self._settings.health_timeout_s)
+        except httpx.HTTPError as err:
+            raise self._unavailable("a one-token completion", err) from err
+
+    async def close(self) -> None:
+        """Close the port and end the engine's processes."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._client.close()
+        await self._server.close()
+        await asyncio.to_thread(self._engine.shutdown)
+
+    @property
+    def _can_sleep(self) -> bool:
+        return self._plan.has_cuda and bool(self._plan.engine_args.get("enable_sleep_mode"))
+
+    async def _pause(self) -> None:
+        mode = self._settings.pause_mode or ("wait" if self._plan.has_cuda else "keep")
+        running = sum(self._server.in_flight.values())
+        if mode == "wait" and running:
+            started = time.monotonic()
+            # Not cancelled when it takes too long: the engine answers the call when it is idle, whoever listens.
+            waiting = asyncio.ensure_future(self._engine.pause_generation(mode="wait", clear_cache=False))
+            await asyncio.wait({waiting}, timeout=self._settings.pause_timeout_s)
+            if waiting.done():
+                waiting.result()
+            else:
+                logger.warning(
+                    "requests held while training: %d were still running after %.0f s; they go on afterwards",
+                    sum(self._server.in_flight.values()),
+                    time.monotonic() - started,
+                )
+        # With memory given back, held requests lose their cache: clearing it makes the engine compute them again.
+        await self._engine.pause_generation(mode="keep", clear_cache=self._can_sleep)
+
+    async def _resume(self) -> None:
+        if self._is_sleeping:
+            await self._engine.wake_up()
+            self._is_sleeping = False
+        if await self._engine.is_paused():
+            await self._engine.resume_generation()
+
+    def _unavailable(self, during: str, cause: Exception | None = None) -> LocalServingUnavailableError:
+        state = "dead" if self._engine.errored else "alive"
+        return LocalServingUnavailableError(
+            f"the inference engine at {self.base_url} is {state} but failed while {during}"
+            f"{f': {type(cause).__name__} {cause}' if cause else ''}; log: {self._log_path}",
+            facts={"url": self.base_url, "process_state": state, "log_path": str(self._log_path)},
+        )
+
+
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,143 @@
+"""vLLM's OpenAI-compatible HTTP layer around an engine that we hold.
+
+`_openai_serving_models` is the object in which that layer keeps the adapters it answers for. It is set here from the app
+that we built ourselves, never captured by patching a constructor: a layer that moved or changed is an error at start,
+not an adapter that silently stays unserved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from art.errors import ConfigurationError, IncompatibleDependencyError, ServerStartError
+from art.vllm.compat import SUPPORTED, VllmApi, check_serving_models
+from art.vllm.middleware import RolloutMiddleware
+
+_openai_serving_models: Any = None
+
+SHUTDOWN_GRACE_S = 5  # for requests that are being answered when the server is closed
+
+
+class OpenAIServer:
+    """The HTTP server of one engine.
+
+    Attributes:
+        host: Address to connect to; loopback when the server listens on all interfaces.
+        port: Its port.
+        serving_models: vLLM's registry of served names.
+        in_flight: Model name → requests being answered.
+    """
+
+    def __init__(
+        self, app: Any, serving_models: Any, listener: socket.socket, in_flight: Counter[str], args: Namespace
+    ) -> None:
+        self.serving_models = serving_models
+        self.in_flight = in_flight
+        self.host, self.port = connectable_address(listener)
+        self._listener = listener
+        self._server = _EmbeddedServer(
+            uvicorn.Config(
+                app,
+                log_level=args.uvicorn_log_level,
+                access_log=False,
+                timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+                ssl_keyfile=args.ssl_keyfile,
+                ssl_certfile=args.ssl_certfile,
+                ssl_ca_certs=args.ssl_ca_certs,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, api: VllmApi, engine: Any, args: Namespace, listener: socket.socket) -> OpenAIServer:
+        """Build vLLM's app around an engine and serve it on a socket that is bound already.
+
+        Raises:
+            IncompatibleDependencyError: The installed vLLM keeps its served names elsewhere.
+            ServerStartError: The server ended before it accepted requests.
+        """
+        global _openai_serving_models
+        tasks = await engine.get_supported_tasks()
+        app = api.build_app(args, tasks, engine.model_config)
+        in_flight: Counter[str] = Counter()
+        app.add_middleware(RolloutMiddleware, in_flight=in_flight)
+        await api.init_app_state(engine, app.state, args, tasks)
+        serving_models = getattr(app.state, "openai_serving_models", None)
+        if serving_models is None:
+            raise IncompatibleDependencyError(
+                "vllm", found_version=api.version, wanted=SUPPORTED, missing="`app.state.openai_serving_models`"
+            )
+        check_serving_models(serving_models, api.version)
+        server = cls(app, serving_models, listener, in_flight, args)
+        await server._serve()
+        _openai_serving_models = serving_models
+        return server
+
+    async def close(self) -> None:
+        """Stop accepting, give running requests a moment, close the port."""
+        global _openai_serving_models
+        if _openai_serving_models is self.serving_models:
+            _openai_serving_models = None
+        self._server.should_exit = True
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(self._task, return_exceptions=True)
+        self._listener.close()
+
+    async def _serve(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="openai-server")
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise ServerStartError(f"the HTTP server on {self.host}:{self.port} ended before it accepted requests")
+            await asyncio.sleep(0.01)
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """Leaves the signal handlers of the program that it runs in alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """Bind the server's socket before the engine starts, so that a taken port is known at once.
+
+    Args:
+        host: Address to listen on.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigurationError: The address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as err:
+        listener.close()
+        hint = (
+            "another program uses it; choose another port or none"
+            if err.errno == errno.EADDRINUSE
+            else "choose another"
+        )
+        raise ConfigurationError(f"the inference server cannot listen on {host}:{port}: {err}; {hint}") from err
+    return listener
+
+
+def connectable_address(listener: socket.socket) -> tuple[str, int]:
+    """Return host and port that a client on this machine can connect to."""
+    host, port = listener.getsockname()[:2]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port  # noqa: S104 - compared, not bound
