@@ -1,0 +1,46 @@
+"""The keywords that models are made with, for type checkers, and the check that there are no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Required, TypedDict
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from art import dev
+
+
+class ModelKeywords(TypedDict, total=False):
+    """Keywords of `Model`, but for `config`."""
+
+    name: Required[str]
+    project: Required[str]
+    entity: str | None
+    id: str | None
+    run_id: str | None
+    inference_api_key: str | None
+    inference_base_url: str | None
+    inference_model_name: str | None
+    base_path: str
+    report_metrics: list[str] | None
+
+
+class TrainableModelKeywords(ModelKeywords, total=False):
+    """Keywords of `TrainableModel`, but for `config`."""
+
+    base_model: Required[str]
+    _internal_config: dev.InternalModelConfig | None
+
+
+def refuse_unknown_keywords(model_type: type[BaseModel], keywords: dict[str, Any]) -> None:
+    """Refuse keywords that are no fields of a model class.
+
+    Raises:
+        TypeError: There is one.
+    """
+    unknown = sorted(set(keywords) - set(model_type.model_fields))
+    if unknown:
+        raise TypeError(
+            f"{model_type.__name__}() got unexpected keyword arguments {', '.join(unknown)}; "
+            f"it knows {', '.join(sorted(model_type.model_fields))}"
+        )

@@ -1,0 +1,51 @@
+"""The file `model.json`, which says what a model folder belongs to."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic_core
+
+from art.errors import ConfigurationError
+from art.utils import atomic_files
+
+if TYPE_CHECKING:
+    from art.model.base import Model
+
+MODEL_FILE = "model.json"
+OWNER_ONLY = 0o600
+_SECRET_NAME = re.compile(r"(^|_)(api_?key|(hf|access|auth)_token|password|client_secret|secret_key)$", re.IGNORECASE)
+
+
+def check_config(config: Any) -> None:
+    """Refuse a model's `config` that cannot be written as JSON.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    try:
+        pydantic_core.to_json(config)
+    except (pydantic_core.PydanticSerializationError, ValueError, TypeError) as err:
+        raise ConfigurationError(f"the model's config cannot be written as JSON: {err}") from err
+
+
+def write_model_json(model: Model[Any, Any], model_dir: str | Path) -> None:
+    """Write a model's description into its folder: in one step, readable by the owner only, without secrets.
+
+    What is left out: `inference_api_key`, and every key, at any depth, whose name says that it holds a secret
+    (an API key, a Hugging Face token, a password). Values without a JSON form are written as text.
+    """
+    fields = pydantic_core.to_jsonable_python(model.model_dump(mode="json"), fallback=str)
+    text = json.dumps(_without_secrets(fields), indent=2)
+    atomic_files.write_text(Path(model_dir) / MODEL_FILE, text, mode=OWNER_ONLY)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(item) for key, item in value.items() if not _SECRET_NAME.search(key)}
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    return value

@@ -1,0 +1,81 @@
+"""The OpenAI client through which rollouts reach a model."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from openai import AsyncOpenAI
+
+logger = logging.getLogger(__name__)
+
+# A sampled answer may wait for a training step, then take minutes itself.
+READ_TIMEOUT_S = 1200.0
+# A busy server accepts late when a thousand rollouts start at once.
+CONNECT_TIMEOUT_S = 30.0
+# Near what a local server works on at a time; further requests wait for a free connection.
+MAX_CONNECTIONS = 1024
+# Files, pipes and sockets that the rest of the process needs.
+RESERVED_DESCRIPTORS = 256
+MIN_CONNECTIONS = 64
+
+
+def build_openai_client(base_url: str, api_key: str, http_client: httpx.AsyncClient | None) -> AsyncOpenAI:
+    """Build a client for many long requests at once.
+
+    Args:
+        base_url: Where the server is, with its `/v1`.
+        api_key: The server's key.
+        http_client: The transport to use; None builds one that suits the address.
+    """
+    # Any: OpenAI's client names the types of another HTTP package in newer versions, but takes these in all.
+    transport: Any = http_client or _build_http_client(base_url)
+    timeout: Any = _timeout()
+    return AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=transport, timeout=timeout)
+
+
+def is_loopback_url(url: str) -> bool:
+    """Tell whether an address is on this machine, where no proxy must come between."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def _build_http_client(base_url: str) -> httpx.AsyncClient:
+    connections = _affordable_connections()
+    return httpx.AsyncClient(
+        timeout=_timeout(),
+        follow_redirects=True,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        trust_env=not is_loopback_url(base_url),
+    )
+
+
+def _timeout() -> httpx.Timeout:
+    return httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+
+
+def _affordable_connections() -> int:
+    try:
+        import resource
+    except ImportError:
+        return MAX_CONNECTIONS  # Windows has no such limit.
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit == resource.RLIM_INFINITY or soft_limit >= MAX_CONNECTIONS + RESERVED_DESCRIPTORS:
+        return MAX_CONNECTIONS
+    connections = max(MIN_CONNECTIONS, soft_limit - RESERVED_DESCRIPTORS)
+    logger.info(
+        "this process may open %d files, so its client keeps to %d connections and further requests wait; "
+        "`ulimit -n 65536` before the start lifts that",
+        soft_limit,
+        connections,
+    )
+    return connections

@@ -1,0 +1,21 @@
+"""How much rewards vary within groups."""
+
+from __future__ import annotations
+
+import statistics
+
+from art.trajectories import TrajectoryGroup
+
+
+def calculate_step_std_dev(trajectory_groups: list[TrajectoryGroup]) -> float:
+    """Give the mean, over groups with more than one trajectory, of the standard deviation of their rewards.
+
+    It is the population's deviation; 0 where no group has two trajectories.
+    """
+    deviations = []
+    for group in trajectory_groups:
+        rewards = [trajectory.reward for trajectory in group.trajectories]
+        if len(rewards) > 1:
+            mean = statistics.fmean(rewards)
+            deviations.append(statistics.fmean((reward - mean) ** 2 for reward in rewards) ** 0.5)
+    return statistics.fmean(deviations) if deviations else 0.0

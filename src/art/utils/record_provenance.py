@@ -1,0 +1,33 @@
+"""Note in W&B how an adapter came to be."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import wandb
+
+logger = logging.getLogger(__name__)
+
+PROVENANCE_KEY = "wandb.provenance"
+
+
+def record_provenance(run: wandb.Run, provenance: str) -> None:
+    """Append a label, such as "local-rl", to the metadata of the run's latest adapter artifact.
+
+    Does nothing where the run has logged no artifact of type `lora`, or where wandb is not installed.
+    """
+    try:
+        import wandb
+    except ImportError:
+        logger.debug("provenance not recorded: wandb is not installed")
+        return
+    try:
+        artifact = wandb.Api().artifact(f"{run.entity}/{run.project}/{run.name}:latest", type="lora")
+    except (wandb.errors.CommError, ValueError) as err:
+        logger.debug("provenance not recorded: run %s has no adapter artifact: %s", run.name, err)
+        return
+    labels = list(artifact.metadata.get(PROVENANCE_KEY) or [])
+    artifact.metadata[PROVENANCE_KEY] = [*labels, provenance]
+    artifact.save()
