@@ -121,6 +121,10 @@ class AdapterRegistry:
         if self._leases[step] <= 0:
             del self._leases[step]
 
+    def leased_steps(self) -> set[int]:
+        """Return the steps that somebody holds."""
+        return set(self._leases)
+
     def retirable(self, *, keep_newest: int, keep_steps: frozenset[int] = frozenset()) -> list[AdapterFiles]:
         """List the live adapters that nothing needs: not among the newest, not leased, not the served one."""
         newest = set(sorted(self.live)[-keep_newest:]) if keep_newest > 0 else set()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from art.dev.settings import ServingSettings
 from art.errors import AdapterLoadError, ARTError, LocalServingUnavailableError, ServerStartError
 from art.inference.admin_client import AdminClient
 from art.inference.runtime import AdapterFiles
+from art.inference.tasks import uninterrupted
 from art.vllm import serving_registry
 from art.vllm.compat import VllmApi, load_vllm_api
 from art.vllm.engine import EnginePlan, engine_environment, parse_plan, start_engine
@@ -70,7 +72,7 @@ class InProcessRuntime:
             api = await asyncio.to_thread(load_vllm_api)
             with engine_environment(plan):
                 args = parse_plan(api, plan, host=host, port=listener.getsockname()[1])
-                engine = await asyncio.to_thread(start_engine, api, args)
+                engine = await _start_in_thread(api, args)
                 server = await OpenAIServer.start(api, engine, args, listener)
         except BaseException as err:
             listener.close()
@@ -162,7 +164,7 @@ class InProcessRuntime:
                 await self._engine.sleep(level=1, mode="keep")
             yield
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._resume()))
+            await uninterrupted(self._resume())
 
     async def is_sleeping(self) -> bool:
         """Whether the engine has yielded its memory."""
@@ -225,6 +227,21 @@ class InProcessRuntime:
             f"{f': {type(cause).__name__} {cause}' if cause else ''}; log: {self._log_path}",
             facts={"url": self.base_url, "process_state": state, "log_path": str(self._log_path)},
         )
+
+
+async def _start_in_thread(api: VllmApi, args: Namespace) -> Any:
+    """Start an engine while the loop goes on; one that comes up after the caller has given up is ended at once."""
+    starting = asyncio.get_running_loop().run_in_executor(None, start_engine, api, args)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_shut_down_late_engine)
+        raise
+
+
+def _shut_down_late_engine(starting: asyncio.Future[Any]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().shutdown()
 
 
 def _root_cause(error: BaseException) -> str:

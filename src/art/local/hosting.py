@@ -1,0 +1,104 @@
+"""Host one model's service, in a child process or in a thread, and know what it serves without asking.
+
+Calls may come from any event loop of this process. What the service serves is learned from its own events, so that a name
+is never given out before the server has confirmed it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+from art.errors import LocalServingUnavailableError, TrainerDiedError
+from art.local.progress import PhaseBar, RowBar
+from art.model import TrainableModel
+from art.unsloth.service import UnslothService
+from art.vllm.log_files import start_log
+from mp_actors import ActorProxy, ThreadActor, move_to_child_process, move_to_thread
+
+logger = logging.getLogger(__name__)
+
+PROCESS_TITLE = "model-service"
+
+
+class HostedService:
+    """A running service and what is known about it.
+
+    Attributes:
+        actor: Stands for the service; every method is awaited or iterated.
+        served_step: The step that the server confirmed last; None before the first.
+        failure: Why it no longer serves, or None.
+        address: Host and port, once the server runs.
+        phases: Shows what is being started.
+        rows: Shows how far a training step is.
+    """
+
+    def __init__(self, service: UnslothService, *, in_process: bool, log_path: Path) -> None:
+        self.served_step: int | None = None
+        self.failure: LocalServingUnavailableError | None = None
+        self.address: tuple[str, int] | None = None
+        self.phases = PhaseBar(service.model_name)
+        self.rows = RowBar()
+        self._model_name = service.model_name
+        self._models: list[weakref.ref[TrainableModel[Any, Any]]] = []
+        self._lock = threading.Lock()
+        self.actor: ActorProxy | ThreadActor
+        if in_process:
+            self.actor = move_to_thread(service, name=f"art-service-{service.model_name}")
+        else:
+            actor = move_to_child_process(service, log_file=start_log(log_path), process_name=PROCESS_TITLE)
+            actor.on_death(self._service_died)
+            self.actor = actor
+        self.actor.on_event(self._handle_event)
+
+    def follow(self, model: TrainableModel[Any, Any]) -> None:
+        """Keep a model object's `inference_model_name` at the newest served step."""
+        with self._lock:
+            known = [reference() for reference in self._models]
+            if not any(model is other for other in known):
+                self._models.append(weakref.ref(model))
+
+    def require_serving(self) -> None:
+        """Raise what made serving fail, if it did.
+
+        Raises:
+            LocalServingUnavailableError: The server is gone; the error carries the diagnosis.
+        """
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """End the service. Blocks; safe to call twice."""
+        self.phases.close()
+        self.rows.close()
+        self.actor.close()
+
+    def _handle_event(self, event: dict[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "served":
+            self._serves(int(event["step"]))
+        elif kind == "unavailable":
+            self.failure = event["error"]
+        elif kind == "phase":
+            self.phases.show(event["text"])
+        elif kind == "train_progress":
+            self.rows.show(event["step"], event["done"], event["total"])
+
+    def _serves(self, step: int) -> None:
+        self.served_step = step
+        name = f"{self._model_name}@{step}"
+        with self._lock:
+            models = [model for reference in self._models if (model := reference()) is not None]
+        for model in models:
+            model.inference_model_name = name
+
+    def _service_died(self, error: TrainerDiedError) -> None:
+        self.failure = LocalServingUnavailableError(
+            f"the process that trains and serves {self._model_name} is gone: {error}. Every saved step is intact: "
+            "register the model again, in this script or a new one, to go on from the newest checkpoint",
+            facts={"exit_code": error.exit_code, "log_path": error.log_path},
+        )
+        logger.error("%s", self.failure)

@@ -1,0 +1,1 @@
+"""The trainer, and the service that couples it with an inference engine."""

@@ -1,0 +1,225 @@
+"""Drive the trainer from an event loop: one thread does the work, a step is all or nothing.
+
+Lives beside the service in shared mode, and in a child process of its own in dedicated mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from art.checkpoints import checkpoint_dir, list_steps, newest_step, remove_abandoned_staging, stage_checkpoint
+from art.dev.model import InternalModelConfig
+from art.dev.settings import TrainSettings
+from art.errors import TrainingError
+from art.inference.tasks import uninterrupted
+
+if TYPE_CHECKING:
+    from art.preprocessing.batch import TrainingBatch
+    from art.preprocessing.disk import DiskPackedTensors
+    from art.trajectories import TrajectoryGroup
+    from art.unsloth.trainer import LoraTrainer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OPTIMIZER_FILE = "trainer_state.pt"
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """A trained and saved step.
+
+    Attributes:
+        step: Its number.
+        checkpoint_dir: Its complete checkpoint.
+        metrics: One dictionary per optimizer step, in order.
+        train_s: Seconds of training.
+        save_s: Seconds of saving.
+    """
+
+    step: int
+    checkpoint_dir: Path
+    metrics: list[dict[str, float]]
+    train_s: float
+    save_s: float
+
+
+class TrainerWorker:
+    """Owns the trainer and its thread.
+
+    Args:
+        base_model: Hub id or path.
+        config: The model's configuration, complete.
+        output_dir: The model's folder.
+        save_optimizer: Save the optimizer's state with the newest checkpoint.
+    """
+
+    def __init__(self, base_model: str, config: InternalModelConfig, output_dir: str, *, save_optimizer: bool) -> None:
+        self.on_event: Callable[[Any], None] | None = None
+        self._base_model = base_model
+        self._config = config
+        self._model_dir = Path(output_dir)
+        self._save_optimizer = save_optimizer
+        self._trainer: LoraTrainer | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._rng = random.Random(config.get("peft_args", {}).get("random_state", 3407))
+
+    async def load(self) -> int:
+        """Load the model with its newest checkpoint, or a fresh adapter that is saved as step 0.
+
+        Returns:
+            The newest saved step.
+        """
+        return await self._run(lambda stop: self._load())
+
+    async def prepare(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        settings: TrainSettings,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> TrainingBatch:
+        """Tokenize and pack trajectories into `tensors/` of the model's folder."""
+        return await self._run(lambda stop: self._prepare(groups, settings, chat_template_kwargs))
+
+    async def train_step(
+        self, packed: DiskPackedTensors, settings: TrainSettings, step: int, *, verbose: bool = False
+    ) -> StepOutcome:
+        """Train on a packed batch and save the result as a checkpoint.
+
+        When anything fails, or the call is cancelled, the trainer is as it was before and no checkpoint exists.
+        """
+        return await self._run(lambda stop: self._train_step(packed, settings, step, verbose, stop))
+
+    async def offload(self) -> None:
+        """Take the trainer off the GPU."""
+        await self._run(lambda stop: self._loaded.offload())
+
+    async def onload(self) -> None:
+        """Put the trainer on the GPU again."""
+        await self._run(lambda stop: self._loaded.onload())
+
+    async def close(self) -> None:
+        """Free the trainer."""
+        if self._executor is not None:
+            if self._trainer is not None:
+                await self._run(lambda stop: self._loaded.close())
+            self._executor.shutdown()
+            self._executor = None
+
+    @property
+    def _loaded(self) -> LoraTrainer:
+        if self._trainer is None:
+            raise TrainingError("the trainer is not loaded; register the model first")
+        return self._trainer
+
+    async def _run(self, work: Callable[[threading.Event], T]) -> T:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="art-trainer")
+        stop = threading.Event()
+        call = asyncio.get_running_loop().run_in_executor(self._executor, work, stop)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            stop.set()  # the thread cannot be cancelled; it is asked to stop and waited for, so that nothing runs on unseen
+            await uninterrupted(_settled(call))
+            raise
+
+    def _load(self) -> int:
+        if self._trainer is None:
+            from art.unsloth.trainer import LoraTrainer
+
+            remove_abandoned_staging(self._model_dir)
+            trainer = LoraTrainer(base_model=self._base_model, config=self._config, output_dir=self._model_dir)
+            trainer.load()
+            self._trainer = trainer
+        step = newest_step(self._model_dir)
+        if step is None:
+            step = 0
+            self._save(step)
+        return step
+
+    def _prepare(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        settings: TrainSettings,
+        chat_template_kwargs: Mapping[str, object] | None,
+    ) -> TrainingBatch:
+        from art.preprocessing.batch import build_training_batch
+
+        return build_training_batch(
+            groups,
+            tokenizer=self._loaded.tokenizer,
+            image_processor=self._loaded.image_processor,
+            tensors_dir=self._model_dir / "tensors",
+            max_sequence_tokens=self._loaded.max_sequence_tokens,
+            settings=settings,
+            chat_template_kwargs=chat_template_kwargs,
+            rng=self._rng,
+        )
+
+    def _train_step(
+        self, packed: DiskPackedTensors, settings: TrainSettings, step: int, verbose: bool, stop: threading.Event
+    ) -> StepOutcome:
+        with self._all_or_nothing():
+            started = time.monotonic()
+            metrics = []
+            rows = self._loaded.train(packed, settings, verbose=verbose)
+            try:
+                for row in rows:
+                    metrics.append(row)
+                    self._tell_progress(step, len(metrics), packed["num_sequences"], row)
+                    if stop.is_set():
+                        raise TrainingError(
+                            f"training of step {step} was cancelled after {len(metrics)} optimizer steps"
+                        )
+            finally:
+                _close_iterator(rows)
+            trained = time.monotonic()
+            path = self._save(step)
+            if stop.is_set():
+                logger.info("step saved although its call was cancelled meanwhile: step=%d", step)
+        return StepOutcome(step, path, metrics, trained - started, time.monotonic() - trained)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        before = self._loaded.snapshot()
+        try:
+            yield
+        except BaseException:
+            self._loaded.restore(before)
+            raise
+
+    def _save(self, step: int) -> Path:
+        with stage_checkpoint(self._model_dir, step) as staging:
+            self._loaded.save(staging, include_optimizer=self._save_optimizer)
+        for older in list_steps(self._model_dir):
+            if older != step:
+                (checkpoint_dir(self._model_dir, older) / OPTIMIZER_FILE).unlink(missing_ok=True)
+        return checkpoint_dir(self._model_dir, step)
+
+    def _tell_progress(self, step: int, done: int, total: int, row: Mapping[str, float]) -> None:
+        logger.info("trained: step=%d row=%d/%d loss=%.4g", step, done, total, row.get("loss/train", float("nan")))
+        if self.on_event is not None:
+            self.on_event({"kind": "train_progress", "step": step, "done": done, "total": total})
+
+
+async def _settled(call: asyncio.Future[Any]) -> None:
+    await asyncio.wait({call})
+    if not call.cancelled() and call.exception() is not None:
+        logger.info("work ended after it was cancelled: %s", call.exception())
+
+
+def _close_iterator(rows: Iterator[Any]) -> None:
+    close = getattr(rows, "close", None)
+    if close is not None:
+        close()
