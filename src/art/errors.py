@@ -136,6 +136,10 @@ class TokenizationError(DataError):
         self.message_index = message_index
 
 
+class ListContentError(TokenizationError, AssertionError):
+    """An assistant message that is to be trained from its text has a list as content, not text."""
+
+
 class NoTrainableTokensError(DataError):
     """No token of the data can be trained."""
 

@@ -1,0 +1,1 @@
+"""From trajectories to tensors: advantages, tokens, packed rows, files. Nothing here runs a model."""
