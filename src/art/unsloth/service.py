@@ -258,7 +258,7 @@ class _Parts:
             step = await worker.load()
             await worker.offload()
             service._emit({"kind": "phase", "text": "starting the inference engine"})
-            runtime = await _start_runtime(service, config, server_config, settings, has_cuda=has_cuda)
+            runtime = await _start_runtime(service, config, server_config, settings, step=step, has_cuda=has_cuda)
             registry = AdapterRegistry(service.model_name, model_dir)
             publisher = AdapterPublisher(
                 runtime,
@@ -294,6 +294,7 @@ async def _start_runtime(
     server_config: dev.OpenAIServerConfig,
     settings: ServingSettings,
     *,
+    step: int,
     has_cuda: bool,
 ) -> InProcessRuntime:
     from art.vllm.engine import plan_engine
@@ -301,7 +302,11 @@ async def _start_runtime(
 
     log_path = Path(server_config.get("log_file") or Path(service.output_dir) / "logs" / "vllm.log")
     completed = dev.get_openai_server_config(
-        service.model_name, service.base_model, str(log_path), config=server_config
+        service.model_name,
+        service.base_model,
+        str(log_path),
+        lora_path=str(checkpoint_dir(Path(service.output_dir), step)),
+        config=server_config,
     )
     plan = plan_engine(
         engine_args=config["engine_args"],

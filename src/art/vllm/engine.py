@@ -64,13 +64,10 @@ def plan_engine(
         ConfigurationError: The engine cannot hold as many adapters as must stay addressable.
     """
     engine = {**dict(server_config.get("engine_args") or {}), **engine_args}
-    engine["served_model_name"] = engine.get("served_model_name") or engine["model"]
-    if not (server_config.get("engine_args") or {}).get("served_model_name"):
-        engine["served_model_name"] = engine["model"]
     engine["enable_lora"] = True
     engine.setdefault("max_loras", 2)
-    engine.setdefault("max_cpu_loras", max(int(engine["max_loras"]), max_live_adapters) + 2)  # type: ignore[call-overload]
-    if int(engine["max_cpu_loras"]) <= max_live_adapters:  # type: ignore[call-overload]
+    engine.setdefault("max_cpu_loras", max(int(engine["max_loras"]), max_live_adapters) + 2)
+    if int(engine["max_cpu_loras"]) <= max_live_adapters:
         raise ConfigurationError(
             f"engine_args['max_cpu_loras']={engine['max_cpu_loras']} must be above serving['max_live_adapters']="
             f"{max_live_adapters}: a new adapter is loaded before the oldest one goes"

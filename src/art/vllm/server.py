@@ -69,7 +69,6 @@ class OpenAIServer:
         tasks = await engine.get_supported_tasks()
         app = api.build_app(args, tasks, engine.model_config)
         in_flight: Counter[str] = Counter()
-        app.add_middleware(RolloutMiddleware, in_flight=in_flight)
         await api.init_app_state(engine, app.state, args, tasks)
         serving_models = getattr(app.state, "openai_serving_models", None)
         if serving_models is None:
@@ -77,7 +76,8 @@ class OpenAIServer:
                 "vllm", found_version=api.version, wanted=SUPPORTED, missing="`app.state.openai_serving_models`"
             )
         check_serving_models(serving_models, api.version)
-        server = cls(app, serving_models, listener, in_flight, args)
+        # Around the app, not inside it: vLLM hands over an app whose middleware can no longer be added to.
+        server = cls(RolloutMiddleware(app, in_flight), serving_models, listener, in_flight, args)
         await server._serve()
         _openai_serving_models = serving_models
         return server
