@@ -21,7 +21,9 @@ async def run_all(awaitables: Iterable[Awaitable[T]]) -> list[T]:
     """
     tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
-        return await asyncio.gather(*tasks)
+        for completed in asyncio.as_completed(tasks):  # unlike `gather`, it cancels nothing by itself: once is enough
+            await completed
+        return [task.result() for task in tasks]
     finally:
         await cancel_and_wait(tasks)
 
