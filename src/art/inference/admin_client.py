@@ -105,19 +105,3 @@ class AdminClient:
             response = await self._client.request(method, url, json=json, timeout=timeout)
         response.raise_for_status()
         return response
-
-
-def server_message(response: httpx.Response) -> str:
-    """Return the server's own words about an error."""
-    try:
-        body = response.json()
-    except ValueError:
-        return response.text.strip()[:2000]
-    if isinstance(body, dict):
-        error = body.get("error", body)
-        if isinstance(error, dict) and "message" in error:
-            return str(error["message"])
-        for key in ("message", "detail"):
-            if key in body:
-                return str(body[key])
-    return str(body)[:2000]

@@ -16,7 +16,8 @@ import httpx
 
 from art.errors import AdapterLoadError, AdapterNotServedError, LocalServingUnavailableError, StaleAdapterError
 from art.inference.adapters import AdapterRegistry, check_adapter
-from art.inference.admin_client import AdminClient, server_message
+from art.inference.adapter_reload import error_message
+from art.inference.admin_client import AdminClient
 from art.inference.confirm import Reference, coarser_dtype, judge_probe
 from art.inference.runtime import AdapterFiles, InferenceRuntime
 from art.probe import AdapterProbe
@@ -260,7 +261,7 @@ class _translated:
             response = error.response
             raise AdapterNotServedError(
                 f"{self._adapter.name} could not be confirmed at {self._url}: the server answered {response.status_code} "
-                f"({server_message(response)})",
+                f"({error_message(response)})",
                 step=self._adapter.step,
             ) from error
         if isinstance(error, httpx.HTTPError):

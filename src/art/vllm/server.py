@@ -19,8 +19,9 @@ from typing import Any
 import uvicorn
 
 from art.errors import ConfigurationError, IncompatibleDependencyError, ServerStartError
+from art.vllm.admin_routes import AdminRoutes
 from art.vllm.compat import SUPPORTED, VllmApi, check_serving_models
-from art.vllm.middleware import RolloutMiddleware
+from art.vllm.middleware import Application, RolloutMiddleware
 
 _openai_serving_models: Any = None
 
@@ -58,8 +59,23 @@ class OpenAIServer:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, api: VllmApi, engine: Any, args: Namespace, listener: socket.socket) -> OpenAIServer:
+    async def start(
+        cls,
+        api: VllmApi,
+        engine: Any,
+        args: Namespace,
+        listener: socket.socket,
+        *,
+        with_admin_routes: bool = False,
+    ) -> OpenAIServer:
         """Build vLLM's app around an engine and serve it on a socket that is bound already.
+
+        Args:
+            api: The installed vLLM.
+            engine: Its engine client.
+            args: Parsed arguments of engine and server.
+            listener: Where to accept connections; none is accepted before static adapters are loaded.
+            with_admin_routes: Also answer our own routes, for an owner in another process.
 
         Raises:
             IncompatibleDependencyError: The installed vLLM keeps its served names elsewhere.
@@ -77,7 +93,10 @@ class OpenAIServer:
             )
         check_serving_models(serving_models, api.version)
         # Around the app, not inside it: vLLM hands over an app whose middleware can no longer be added to.
-        server = cls(RolloutMiddleware(app, in_flight), serving_models, listener, in_flight, args)
+        outer: Application = RolloutMiddleware(app, in_flight)
+        if with_admin_routes:
+            outer = AdminRoutes(outer, engine, in_flight)
+        server = cls(outer, serving_models, listener, in_flight, args)
         await server._serve()
         _openai_serving_models = serving_models
         return server
