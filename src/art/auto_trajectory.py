@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+import re
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, overload
 
 import httpx
@@ -108,7 +109,7 @@ auto_trajectory_context_var: contextvars.ContextVar[AutoTrajectoryContext] = con
 
 
 def parse_sse_to_chat_completion(content: bytes) -> ChatCompletion:
-    """Put a streamed response together from the bytes of its server-sent events.
+    """Put a streamed response together from the bytes of its server-sent events; one cut off at the end is left out.
 
     Raises:
         ValueError: There is no chunk in it, or one that is not JSON.
@@ -140,10 +141,11 @@ def _first_choice(response: httpx.Response) -> Choice | None:
     return Choice.construct(**choices[0])  # as OpenAI's client does it: servers add fields and finish reasons
 
 
-def _sse_data(content: bytes) -> Iterable[str]:
-    """Give the data of each event; its lines joined, as the standard asks."""
+def _sse_data(content: bytes) -> Iterator[str]:
+    """Give the data of each event that a blank line ends; its lines joined, as the standard asks."""
     lines: list[str] = []
-    for line in [*content.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""]:
+    *ended_lines, _ = re.split("\r\n|\r|\n", content.decode(errors="replace"))
+    for line in ended_lines:
         if line.startswith("data:"):
             lines.append(line.removeprefix("data:").removeprefix(" "))
         elif not line and lines:
