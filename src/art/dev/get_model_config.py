@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,7 +139,6 @@ def _fit_to_cpu(sections: Mapping[str, dict[str, Any]], dedicated: bool) -> list
         sections["trainer_args"],
     )
     optimizer = trainer.get("optim", TRAINER_DEFAULTS["optim"])
-    optimizer = optimizer.value if isinstance(optimizer, Enum) else optimizer
     forced: list[tuple[dict[str, Any], str, object]] = [(init, "load_in_4bit", False)]
     if init.get("load_in_8bit"):
         forced.append((init, "load_in_8bit", False))

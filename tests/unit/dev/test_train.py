@@ -127,6 +127,7 @@ def test_public_pydantic_configuration_is_taken():
         ("advantage_balance", float("nan"), "finite"),
         ("epsilon", -0.1, "at least 0"),
         ("epsilon", "0.2", "a number"),
+        ("epsilon", True, "a number"),
         ("importance_sampling_level", "tokens", "did you mean 'token'?"),
         ("kl_penalty_coef", -1, "at least 0"),
         ("logprob_calculation_chunk_size", 0, "an integer, at least 1"),

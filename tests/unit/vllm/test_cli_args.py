@@ -1,12 +1,16 @@
 import argparse
 import json
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
-from art.dev.enums import SchedulerType
 from art.errors import ConfigurationError
 from art.vllm.cli_args import keep_known_args, option_strings, render_cli_args
+
+
+class OldStyle(str, Enum):  # noqa: UP042 - transformers' enums are of this kind, and print as their member's name
+    FUSED = "fused"
 
 
 @pytest.mark.parametrize(
@@ -20,7 +24,8 @@ from art.vllm.cli_args import keep_known_args, option_strings, render_cli_args
         ({"model": "a b=c"}, ["--model=a b=c"]),
         ({"root_path": "-x"}, ["--root-path=-x"]),
         ({"limit_mm_per_prompt": {"image": 2}}, ['--limit-mm-per-prompt={"image": 2}']),
-        ({"scheduler": SchedulerType.LINEAR}, ["--scheduler=linear"]),
+        ({"optim": OldStyle.FUSED}, ["--optim=fused"]),
+        ({"allowed": [OldStyle.FUSED]}, ["--allowed=fused"]),
         ({"scheduler_cls": argparse.ArgumentParser}, ["--scheduler-cls=argparse.ArgumentParser"]),
         ({"dtype": "torch.bfloat16"}, ["--dtype=bfloat16"]),
         ({"served_model_name": ["a"]}, ["--served-model-name=a"]),
@@ -61,7 +66,7 @@ def test_false_is_left_out_when_the_parser_is_unknown():
 
 def test_keys_that_the_parser_lacks_are_dropped_with_one_warning(caplog):
     rendered = render_cli_args(
-        {"num_scheduler_steps": 1, "max_loras": 2, "use_v2_block_manager": False},
+        {"use_v2_block_manager": False, "max_loras": 2, "num_scheduler_steps": 1},
         known_options=frozenset({"--max-loras"}),
     )
     assert rendered == ["--max-loras=2"]
