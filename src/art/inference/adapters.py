@@ -64,7 +64,7 @@ class AdapterRegistry:
         except OSError as err:
             shutil.rmtree(path, ignore_errors=True)
             raise CheckpointError(f"adapter files of step {step} not copied to {path} for serving: {err}") from err
-        return AdapterFiles(step=step, name=self.name_of(step), path=path)
+        return AdapterFiles(step=step, name=self.name_of(step), path=path, source=checkpoint_dir)
 
     def is_same_files(self, adapter: AdapterFiles, checkpoint_dir: Path) -> bool:
         """Tell whether a live adapter was made from exactly these files."""

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 REQUEST_TIMEOUT_S = 60.0  # a probe waits behind the engine's running batch, never behind a whole generation
+_TOKEN_COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 CONNECT_TIMEOUT_S = 5.0  # loopback: longer means that nobody accepts
 
 
@@ -21,7 +22,7 @@ class AdminClient:
     def __init__(self, base_url: str, api_key: str) -> None:
         self.base_url = base_url.rstrip("/")
         self.root_url = self.base_url.removesuffix("/v1")
-        self._client = httpx.AsyncClient(
+        self.http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"},
             timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
@@ -76,10 +77,20 @@ class AdminClient:
     async def health(self, timeout_s: float = 5.0) -> str:
         """Say in words what `/health` answers; never raises an HTTP error."""
         try:
-            response = await self._client.get(f"{self.root_url}/health", timeout=timeout_s)
+            response = await self.http.get(f"{self.root_url}/health", timeout=timeout_s)
         except httpx.HTTPError as err:
             return f"no answer ({type(err).__name__}{f': {err}' if str(err) else ''})"
         return f"HTTP {response.status_code}"
+
+    async def tokens_processed(self, timeout_s: float = 5.0) -> float | None:
+        """Return how many tokens the engine has read and written so far; None where the server does not tell."""
+        try:
+            response = await self.http.get(f"{self.root_url}/metrics", timeout=timeout_s)
+        except httpx.HTTPError:
+            return None
+        if not response.is_success:
+            return None
+        return sum_of_metrics(response.text, _TOKEN_COUNTERS)
 
     async def get(self, path: str) -> Any:
         """GET a path below the server's root and return its JSON."""
@@ -88,20 +99,30 @@ class AdminClient:
     async def post(self, path: str, json: dict[str, Any], timeout_s: float | None = None) -> httpx.Response:
         """POST once, whatever comes back; the caller judges the status."""
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
-        return await self._client.post(f"{self.root_url}{path}", json=json, timeout=timeout)
+        return await self.http.post(f"{self.root_url}{path}", json=json, timeout=timeout)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self.http.aclose()
 
     async def _idempotent(
         self, method: str, url: str, *, json: dict[str, Any] | None = None, timeout_s: float | None = None
     ) -> httpx.Response:
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
         try:
-            response = await self._client.request(method, url, json=json, timeout=timeout)
+            response = await self.http.request(method, url, json=json, timeout=timeout)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             # vLLM 0.20 drops the connection after some error replies; the next request on it is reset. Once more, fresh.
-            response = await self._client.request(method, url, json=json, timeout=timeout)
+            response = await self.http.request(method, url, json=json, timeout=timeout)
         response.raise_for_status()
         return response
+
+
+def sum_of_metrics(text: str, names: tuple[str, ...]) -> float | None:
+    """Add up Prometheus samples of these names over all their labels; None when there is none."""
+    values = []
+    for line in text.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in names:
+            values.append(float(line.rpartition(" ")[2]))
+    return sum(values) if values else None

@@ -15,12 +15,12 @@ MAX_FAILED_CHECKS = 3
 
 
 class ServingMonitor:
-    """Checks a server's health at intervals; while requests are being answered or the engine is yielded it leaves it alone.
+    """Checks a server's health at intervals; one that is answering requests, or has yielded to the trainer, is left alone.
 
     Args:
         runtime: What is watched.
         interval_s: Time between two checks.
-        on_failure: Awaited once, with the diagnosis, after three failed checks in a row.
+        on_failure: Awaited with the diagnosis after three failed checks in a row; checking goes on afterwards.
     """
 
     def __init__(
@@ -49,20 +49,22 @@ class ServingMonitor:
 
     async def _watch(self) -> None:
         failed = 0
+        processed: float | None = None
         while True:
             await asyncio.sleep(self._interval_s)
             if await self._runtime.is_sleeping():
                 continue
             try:
-                if await self._runtime.requests_in_flight():
-                    failed = 0
+                before, processed = processed, await self._runtime.progress_count()
+                if await self._runtime.requests_in_flight() and processed is not None and processed != before:
+                    failed = 0  # busy and getting on: a completion would only wait behind the others
                     continue
                 await self._runtime.check_health()
             except LocalServingUnavailableError as err:
                 failed += 1
                 logger.warning("health check failed: %d of %d in a row: %s", failed, MAX_FAILED_CHECKS, err)
                 if failed >= MAX_FAILED_CHECKS:
+                    failed = 0
                     await self._on_failure(err)
-                    return
             else:
                 failed = 0

@@ -93,17 +93,21 @@ class AdapterPublisher:
             logger.info("adapter served: step=%d name=%s took_s=%.3f logprob_gap=%s", step, name, took_s, gap)
             return Publication(step=step, adapter_name=name, logprob_gap=gap, took_s=took_s)
 
-    async def republish_live(self) -> None:
-        """Load every live step into a server that has just been started, and confirm the served one."""
-        async with self._lock:
-            self._registry.forget_names()
-            self._base_answer = self._served_probe = None
-            for adapter in sorted(self._registry.live.values(), key=lambda item: item.step):
-                self._registry.claim_name(adapter.name)
-                await self._runtime.load_adapter(adapter)
-                await self._require_listed(adapter)
-            if self._registry.served_step is not None:
-                await self._confirm(self._registry.live[self._registry.served_step])
+    async def confirm_after_restart(self) -> None:
+        """Confirm a server that was started with every live adapter: all are listed, and the served one is the right one.
+
+        Does not wait for a publication that is under way: that one waits for the restart.
+
+        Raises:
+            InferenceError: The server is not as it should be.
+        """
+        self._registry.forget_names()
+        self._base_answer = self._served_probe = None
+        for adapter in self._registry.live.values():
+            self._registry.claim_name(adapter.name)
+            await self._require_listed(adapter)
+        if self._registry.served_step is not None:
+            await self._confirm(self._registry.live[self._registry.served_step])
 
     async def serve_again(self, step: int, checkpoint_dir: Path) -> None:
         """Make an older step addressable, without changing what rollouts get by default."""

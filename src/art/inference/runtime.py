@@ -16,11 +16,13 @@ class AdapterFiles:
         step: Training step.
         name: What rollouts ask for, `model@step`.
         path: A folder that only the runtime's owner deletes from.
+        source: The checkpoint that its files were taken from.
     """
 
     step: int
     name: str
     path: Path
+    source: Path | None = None
 
 
 class InferenceRuntime(Protocol):
@@ -29,6 +31,10 @@ class InferenceRuntime(Protocol):
     @property
     def base_url(self) -> str:
         """Where rollouts reach the server, such as `http://127.0.0.1:8000/v1`."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to connect to."""
 
     @property
     def api_key(self) -> str:
@@ -68,6 +74,9 @@ class InferenceRuntime(Protocol):
 
     async def is_sleeping(self) -> bool:
         """Whether the engine has yielded its memory."""
+
+    async def progress_count(self) -> float | None:
+        """Count the tokens processed so far; None where that is unknown."""
 
     async def check_health(self) -> None:
         """Look whether the server answers a completion.

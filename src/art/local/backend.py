@@ -364,7 +364,11 @@ class LocalBackend:
                     config=model._internal_config or dev.InternalModelConfig(),
                     output_dir=str(model_dir),
                 )
-                hosted = HostedService(service, in_process=self._in_process, log_path=model_dir / "logs" / "vllm.log")
+                hosted = HostedService(
+                    service,
+                    in_process=self._in_process or service.is_dedicated,
+                    log_path=model_dir / "logs" / "vllm.log",
+                )
                 self._services[key] = hosted
             return hosted
 

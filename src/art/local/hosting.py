@@ -16,7 +16,7 @@ from art.errors import LocalServingUnavailableError, TrainerDiedError
 from art.local.progress import PhaseBar, RowBar
 from art.model import TrainableModel
 from art.unsloth.service import UnslothService
-from art.vllm.log_files import start_log
+from art.inference.rotating_log import start_log
 from mp_actors import ActorProxy, ThreadActor, move_to_child_process, move_to_thread
 
 logger = logging.getLogger(__name__)

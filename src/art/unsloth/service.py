@@ -1,14 +1,14 @@
 """The service of one trained model: it trains, saves, and makes every step available to rollouts.
 
-Shared mode: engine and trainer take turns, and `_train_shared` yields the engine's memory to the trainer. A step is handed
-over by one function, `register_lora_for_step`, whichever way it came about; see `art.inference.publish` for what that means.
+Shared mode: engine and trainer take turns, and `_train_shared` yields the engine's memory to the trainer. Dedicated mode:
+each has its own process, and `_train_dedicated` trains while rollouts go on. Either way a step is handed over by one
+function, `register_lora_for_step`; `art.inference.publish` says what that means.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,24 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from art import dev
 from art.checkpoints import checkpoint_dir, copy_checkpoint, newest_step, next_step, require_checkpoint
-from art.dev.get_model_config import get_model_config
-from art.dev.serving import resolve_serving_settings
-from art.dev.settings import ServingSettings, TrainSettings
+from art.dev.settings import TrainSettings
 from art.dev.train import resolve_train_settings
-from art.errors import LocalServingUnavailableError, ServerNotReadyError
-from art.inference.adapters import AdapterRegistry
-from art.inference.monitor import ServingMonitor
-from art.inference.publish import AdapterPublisher, Publication
+from art.errors import LocalServingUnavailableError
+from art.inference.publish import Publication
 from art.inference.tasks import uninterrupted
 from art.types import TrainConfig
-from art.unsloth.worker import StepOutcome, TrainerWorker
-from art.utils.directory_lock import DirectoryLock
+from art.unsloth.worker import StepOutcome
 
 if TYPE_CHECKING:
     from art.preprocessing.batch import TrainingBatch
     from art.preprocessing.disk import DiskPackedTensors
     from art.trajectories import TrajectoryGroup
-    from art.vllm.in_process import InProcessRuntime
+    from art.unsloth.parts import ServiceParts
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +53,7 @@ class UnslothService:
     on_event: Callable[[Any], None] | None = None
     _is_sleeping: bool = False
     _latest_step: int = 0
-    _parts: _Parts | None = field(default=None, repr=False)
+    _parts: ServiceParts | None = field(default=None, repr=False)
     _failure: LocalServingUnavailableError | None = field(default=None, repr=False)
 
     @property
@@ -79,18 +74,25 @@ class UnslothService:
             ServerNotReadyError: It did not start in time.
         """
         if self._parts is None:
-            try:
-                self._parts = await _Parts.start(self, config or dev.OpenAIServerConfig())
-            except BaseException:
-                await uninterrupted(self.close())
-                raise
+            from art.unsloth.parts import ServiceRequest, build_parts
+
+            request = ServiceRequest(
+                model_name=self.model_name,
+                base_model=self.base_model,
+                config=self.config,
+                output_dir=self.output_dir,
+                server_config=config or dev.OpenAIServerConfig(),
+                emit=self._emit,
+            )
+            self._parts = await build_parts(request, self._serving_failed)
             self._parts.monitor.start()
+            self._latest_step = self._parts.step
+            self._emit({"kind": "served", "step": self._parts.step})
         return self._parts.runtime.address
 
     async def prepare_batch(self, groups: Sequence[TrajectoryGroup], settings: TrainSettings) -> TrainingBatch:
         """Tokenize and pack trajectories; see `art.preprocessing.batch`."""
-        kwargs = self._started.chat_template_kwargs
-        return await self._started.worker.prepare(groups, settings, kwargs)
+        return await self._started.worker.prepare(groups, settings, self._started.chat_template_kwargs)
 
     async def train(
         self,
@@ -109,7 +111,11 @@ class UnslothService:
             InferenceError: The step is saved but could not be served.
         """
         settings = resolve_train_settings(config, _config)
-        for metrics in await self._train_shared(disk_packed_tensors, settings, verbose=verbose):
+        train = self._train_dedicated if self.is_dedicated else self._train_shared
+        async with self._started.training:
+            self._raise_failure()
+            metrics_of_rows = await train(disk_packed_tensors, settings, verbose=verbose)
+        for metrics in metrics_of_rows:
             yield metrics
 
     async def _train_shared(
@@ -117,19 +123,34 @@ class UnslothService:
     ) -> list[dict[str, float]]:
         """Train while the engine has yielded, then make the new step known to engine and HTTP layer, and confirm it."""
         parts = self._started
-        async with parts.training:
-            self._raise_failure()
-            step = next_step(Path(self.output_dir))
-            yielded_at = time.monotonic()
-            async with parts.runtime.yielded_to_trainer():
-                self._is_sleeping = await parts.runtime.is_sleeping()
-                try:
-                    outcome = await self._train_on_freed_memory(disk_packed_tensors, settings, step, verbose)
-                finally:
-                    self._is_sleeping = False
-            turnaround_s = time.monotonic() - yielded_at - outcome.train_s - outcome.save_s
-            publication = await self.register_lora_for_step(outcome.step, str(outcome.checkpoint_dir))
-            return _with_timings(outcome, publication, turnaround_s)
+        step = next_step(Path(self.output_dir))
+        yielded_at = time.monotonic()
+        async with parts.runtime.yielded_to_trainer():
+            self._is_sleeping = await parts.runtime.is_sleeping()
+            try:
+                outcome = await self._train_on_freed_memory(disk_packed_tensors, settings, step, verbose)
+            finally:
+                self._is_sleeping = False
+        turnaround_s = time.monotonic() - yielded_at - outcome.train_s - outcome.save_s
+        publication = await self.register_lora_for_step(outcome.step, str(outcome.checkpoint_dir))
+        return _with_timings(outcome, publication, turnaround_s)
+
+    async def _train_dedicated(
+        self, disk_packed_tensors: DiskPackedTensors, settings: TrainSettings, *, verbose: bool = False
+    ) -> list[dict[str, float]]:
+        """Train in the trainer's process while the server goes on answering, then have the server take the step over."""
+        step = next_step(Path(self.output_dir))
+        outcome = await self._started.worker.train_step(disk_packed_tensors, settings, step, verbose=verbose)
+        publication = await self._reload_adapter(str(outcome.checkpoint_dir), outcome.step)
+        return _with_timings(outcome, publication, turnaround_s=0.0)
+
+    async def _reload_adapter(self, checkpoint_path: str, step: int) -> Publication:
+        """Have the server process load a checkpoint and confirm it.
+
+        Connection faults are retried, a lost reply is looked up, a dead server is restarted within its limits or reported
+        with everything that is known about it: see `art.inference.adapter_reload` and `art.inference.supervised`.
+        """
+        return await self.register_lora_for_step(step, checkpoint_path)
 
     async def register_lora_for_step(self, step: int, checkpoint_dir: str) -> Publication:
         """Make a saved step the one that rollouts get, after the server has confirmed it.
@@ -145,12 +166,10 @@ class UnslothService:
 
     async def skip_step(self) -> tuple[int, Publication]:
         """Advance by one step without training: the newest checkpoint is published again under the next number."""
-        parts = self._started
-        async with parts.training:
+        async with self._started.training:
             self._raise_failure()
             model_dir = Path(self.output_dir)
-            current = newest_step(model_dir)
-            source = require_checkpoint(model_dir, 0 if current is None else current)
+            source = require_checkpoint(model_dir, newest_step(model_dir) or 0)
             step = next_step(model_dir)
             path = await asyncio.to_thread(copy_checkpoint, source, model_dir, step)
             return step, await self.register_lora_for_step(step, str(path))
@@ -174,9 +193,10 @@ class UnslothService:
         return await self._started.publisher.prune(frozenset(retain_steps))
 
     async def needed_steps(self) -> list[int]:
-        """List the steps whose checkpoint must stay: the newest served and the leased ones."""
+        """List the steps whose checkpoint must stay: the served one and the leased ones."""
         registry = self._started.registry
-        return sorted({*registry.leased_steps(), *({registry.served_step} - {None})})  # type: ignore[arg-type]
+        served = set() if registry.served_step is None else {registry.served_step}
+        return sorted(registry.leased_steps() | served)
 
     async def served_step(self) -> int | None:
         """Return the step that rollouts get."""
@@ -193,7 +213,7 @@ class UnslothService:
             await parts.close()
 
     @property
-    def _started(self) -> _Parts:
+    def _started(self) -> ServiceParts:
         if self._parts is None:
             raise LocalServingUnavailableError(
                 f"the service of {self.model_name} is not running; register the model first"
@@ -220,125 +240,10 @@ class UnslothService:
             raise self._failure
 
     def _emit(self, event: Mapping[str, Any]) -> None:
+        if event["kind"] == "unavailable":
+            self._failure = event["error"]
         if self.on_event is not None:
             self.on_event(dict(event))
-
-
-@dataclass
-class _Parts:
-    """What a started service is made of."""
-
-    worker: TrainerWorker
-    runtime: InProcessRuntime
-    registry: AdapterRegistry
-    publisher: AdapterPublisher
-    monitor: ServingMonitor
-    lock: DirectoryLock
-    chat_template_kwargs: Mapping[str, object]
-    training: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @classmethod
-    async def start(cls, service: UnslothService, server_config: dev.OpenAIServerConfig) -> _Parts:
-        from art.vllm.in_process import InProcessRuntime
-
-        model_dir = Path(service.output_dir)
-        lock = DirectoryLock(model_dir)
-        lock.acquire()
-        worker: TrainerWorker | None = None
-        runtime: InProcessRuntime | None = None
-        try:
-            has_cuda = await asyncio.to_thread(_has_cuda)
-            config = get_model_config(service.base_model, service.output_dir, service.config, has_cuda=has_cuda)
-            settings = resolve_serving_settings(config.get("serving"), dedicated=False)
-            worker = TrainerWorker(
-                service.base_model, config, service.output_dir, save_optimizer=settings.save_optimizer
-            )
-            worker.on_event = service.on_event
-            service._emit({"kind": "phase", "text": "loading the trainer"})
-            step = await worker.load()
-            await worker.offload()
-            service._emit({"kind": "phase", "text": "starting the inference engine"})
-            runtime = await _start_runtime(service, config, server_config, settings, step=step, has_cuda=has_cuda)
-            registry = AdapterRegistry(service.model_name, model_dir)
-            publisher = AdapterPublisher(
-                runtime,
-                registry,
-                max_logprob_gap=settings.max_logprob_gap,
-                max_live_adapters=settings.max_live_adapters,
-            )
-            await publisher.publish(step, checkpoint_dir(model_dir, step))
-        except BaseException:
-            if runtime is not None:
-                await uninterrupted(runtime.close())
-            if worker is not None:
-                await uninterrupted(worker.close())
-            lock.release()
-            raise
-        service._latest_step = step
-        service._emit({"kind": "served", "step": step})
-        monitor = ServingMonitor(runtime, interval_s=settings.health_interval_s, on_failure=service._serving_failed)
-        return cls(worker, runtime, registry, publisher, monitor, lock, dict(config.get("chat_template_kwargs") or {}))
-
-    async def close(self) -> None:
-        await self.monitor.stop()
-        await self.publisher.close()
-        await self.runtime.close()
-        self.registry.close()
-        await self.worker.close()
-        self.lock.release()
-
-
-async def _start_runtime(
-    service: UnslothService,
-    config: dev.InternalModelConfig,
-    server_config: dev.OpenAIServerConfig,
-    settings: ServingSettings,
-    *,
-    step: int,
-    has_cuda: bool,
-) -> InProcessRuntime:
-    from art.vllm.engine import plan_engine
-    from art.vllm.in_process import InProcessRuntime
-
-    log_path = Path(server_config.get("log_file") or Path(service.output_dir) / "logs" / "vllm.log")
-    completed = dev.get_openai_server_config(
-        service.model_name,
-        service.base_model,
-        str(log_path),
-        lora_path=str(checkpoint_dir(Path(service.output_dir), step)),
-        config=server_config,
-    )
-    plan = plan_engine(
-        engine_args=config["engine_args"],
-        server_config=completed,
-        max_live_adapters=settings.max_live_adapters,
-        has_cuda=has_cuda,
-        cpu_threads=os.cpu_count() or 1,
-    )
-    server_args = completed.get("server_args") or {}
-    start = InProcessRuntime.start(
-        plan,
-        host=server_args.get("host") or "127.0.0.1",
-        port=int(server_args.get("port") or 0),
-        settings=settings,
-        log_path=log_path,
-    )
-    try:
-        return await asyncio.wait_for(start, settings.server_start_timeout_s)
-    except TimeoutError as err:
-        raise ServerNotReadyError(
-            f"the inference engine for {service.base_model} was not ready after {settings.server_start_timeout_s:g} s "
-            f"(ART_SERVER_TIMEOUT or serving['server_start_timeout_s']); log: {log_path}",
-            waited_s=settings.server_start_timeout_s,
-            url=f"{server_args.get('host') or '127.0.0.1'}:{server_args.get('port') or 0}",
-            log_path=str(log_path),
-        ) from err
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _with_timings(outcome: StepOutcome, publication: Publication, turnaround_s: float) -> list[dict[str, float]]:

@@ -47,6 +47,7 @@ def plan_engine(
     *,
     engine_args: Mapping[str, object],
     server_config: Mapping[str, Any],
+    overrides: Mapping[str, object],
     max_live_adapters: int,
     has_cuda: bool,
     cpu_threads: int,
@@ -55,7 +56,8 @@ def plan_engine(
 
     Args:
         engine_args: Completed engine arguments of the model.
-        server_config: Completed `OpenAIServerConfig`.
+        server_config: Completed `OpenAIServerConfig`; its engine arguments give way to the model's.
+        overrides: Engine arguments that the caller put into the server's configuration; they win.
         max_live_adapters: Steps that stay addressable; the engine keeps them all in memory, and one more.
         has_cuda: Whether the engine runs on a GPU.
         cpu_threads: Threads of an engine on a CPU.
@@ -63,7 +65,7 @@ def plan_engine(
     Raises:
         ConfigurationError: The engine cannot hold as many adapters as must stay addressable.
     """
-    engine = {**dict(server_config.get("engine_args") or {}), **engine_args}
+    engine: dict[str, Any] = {**dict(server_config.get("engine_args") or {}), **engine_args, **overrides}
     engine["enable_lora"] = True
     engine.setdefault("max_loras", 2)
     engine.setdefault("max_cpu_loras", max(int(engine["max_loras"]), max_live_adapters) + 2)

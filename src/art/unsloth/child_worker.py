@@ -1,0 +1,105 @@
+"""The trainer of dedicated mode: a worker in a child process, replaced by a new one when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.dev.settings import TrainSettings
+from art.inference.rotating_log import start_log
+from art.unsloth.worker import StepOutcome, TrainerWorker
+from mp_actors import ActorProxy, move_to_child_process
+
+if TYPE_CHECKING:
+    from art.preprocessing.batch import TrainingBatch
+    from art.preprocessing.disk import DiskPackedTensors
+    from art.trajectories import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+PROCESS_TITLE = "art-trainer"
+
+
+class ChildWorker:
+    """Calls a `TrainerWorker` in a process of its own.
+
+    When that process dies the call under way fails with `TrainerDiedError`; the next call starts another one, which goes on
+    from the newest checkpoint.
+
+    Args:
+        worker: Pickled into each new process.
+        log_path: The process's output; earlier ones are kept.
+        env: Variables set in the process, such as its GPUs.
+    """
+
+    def __init__(self, worker: TrainerWorker, *, log_path: Path, env: Mapping[str, str]) -> None:
+        self.on_event: Callable[[Any], None] | None = None
+        self._worker = worker
+        self._log_path = log_path
+        self._env = dict(env)
+        self._proxy: ActorProxy | None = None
+        self._died = False
+
+    async def load(self) -> int:
+        """Start the process and load the model; return the newest saved step."""
+        return int(await (await self._alive(load=False)).load())
+
+    async def prepare(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        settings: TrainSettings,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> TrainingBatch:
+        """Tokenize and pack trajectories."""
+        batch: TrainingBatch = await (await self._alive()).prepare(groups, settings, chat_template_kwargs)
+        return batch
+
+    async def train_step(
+        self, packed: DiskPackedTensors, settings: TrainSettings, step: int, *, verbose: bool = False
+    ) -> StepOutcome:
+        """Train on a packed batch and save the result as a checkpoint."""
+        outcome: StepOutcome = await (await self._alive()).train_step(packed, settings, step, verbose=verbose)
+        return outcome
+
+    async def offload(self) -> None:
+        """Nothing: the trainer keeps its own GPU."""
+
+    async def onload(self) -> None:
+        """Nothing: the trainer is on its own GPU."""
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._proxy is not None:
+            await asyncio.to_thread(self._proxy.close)
+            self._proxy = None
+
+    async def _alive(self, *, load: bool = True) -> ActorProxy:
+        if self._proxy is not None and self._died:
+            await asyncio.to_thread(self._proxy.close)
+            self._proxy = None
+            logger.warning("trainer process is started again: log=%s", self._log_path)
+        if self._proxy is None:
+            self._died = False
+            self._proxy = await asyncio.to_thread(self._start)
+            await self._proxy.ready()
+            if load:
+                await self._proxy.load()
+        return self._proxy
+
+    def _start(self) -> ActorProxy:
+        proxy = move_to_child_process(
+            self._worker, log_file=start_log(self._log_path), process_name=PROCESS_TITLE, env=self._env
+        )
+        proxy.on_event(self._pass_on)
+        proxy.on_death(self._note_death)
+        return proxy
+
+    def _pass_on(self, event: Any) -> None:
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def _note_death(self, error: BaseException) -> None:
+        self._died = True

@@ -1,0 +1,248 @@
+"""Build what a service is made of: trainer, runtime, publisher, monitor; and take it down again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from art import dev
+from art.checkpoints import checkpoint_dir
+from art.dev.get_model_config import get_model_config
+from art.dev.serving import resolve_serving_settings
+from art.dev.settings import ServingSettings
+from art.errors import ConfigurationError, LocalServingUnavailableError, ServerNotReadyError
+from art.inference.adapters import AdapterRegistry
+from art.inference.monitor import ServingMonitor
+from art.inference.process_server import ServerSpec
+from art.inference.publish import AdapterPublisher
+from art.inference.runtime import InferenceRuntime
+from art.inference.supervised import SupervisedRuntime
+from art.inference.tasks import uninterrupted
+from art.unsloth.child_worker import ChildWorker
+from art.unsloth.worker import TrainerWorker
+from art.utils.directory_lock import DirectoryLock
+from art.vllm.engine import EnginePlan, plan_engine
+
+logger = logging.getLogger(__name__)
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class ServiceRequest:
+    """What a service is to be built for.
+
+    Attributes:
+        model_name: The part of the inference name before `@`.
+        base_model: Hub id or path.
+        config: The model's configuration, as the script wrote it.
+        output_dir: The model's folder.
+        server_config: The server's configuration, as the script wrote it.
+        emit: Told about phases, progress and failures.
+    """
+
+    model_name: str
+    base_model: str
+    config: dev.InternalModelConfig
+    output_dir: str
+    server_config: dev.OpenAIServerConfig
+    emit: Emit
+
+    @property
+    def is_dedicated(self) -> bool:
+        """Whether trainer and server are apart."""
+        return dev.is_dedicated_mode(self.config)
+
+
+@dataclass
+class ServiceParts:
+    """What a started service is made of.
+
+    Attributes:
+        step: The step that it started with.
+        training: Held while a step is trained or skipped.
+    """
+
+    step: int
+    worker: TrainerWorker | ChildWorker
+    runtime: InferenceRuntime
+    registry: AdapterRegistry
+    publisher: AdapterPublisher
+    monitor: ServingMonitor
+    lock: DirectoryLock
+    chat_template_kwargs: Mapping[str, object]
+    training: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def close(self) -> None:
+        """Take everything down, the server before the files it serves."""
+        await self.monitor.stop()
+        await self.publisher.close()
+        await self.runtime.close()
+        self.registry.close()
+        await self.worker.close()
+        self.lock.release()
+
+
+async def build_parts(
+    request: ServiceRequest, on_failure: Callable[[LocalServingUnavailableError], Any]
+) -> ServiceParts:
+    """Load the trainer, start the server, publish the newest checkpoint; step 0 is made where there is none.
+
+    Args:
+        request: What for.
+        on_failure: Awaited with the diagnosis when an engine in this process no longer serves.
+
+    Raises:
+        ConfigurationError: A setting is wrong, the port is taken, or another process trains this model.
+        DependencyError: A package is absent or unusable.
+        ServerStartError: The engine did not start.
+        ServerNotReadyError: It did not start in time.
+    """
+    model_dir = Path(request.output_dir)
+    lock = DirectoryLock(model_dir)
+    lock.acquire()
+    worker: TrainerWorker | ChildWorker | None = None
+    runtime: InferenceRuntime | None = None
+    try:
+        gpu_count = await asyncio.to_thread(count_gpus)
+        config = get_model_config(request.base_model, request.output_dir, request.config, has_cuda=gpu_count > 0)
+        settings = resolve_serving_settings(config.get("serving"), dedicated=request.is_dedicated)
+        _check_gpus(request, gpu_count)
+        worker = _make_worker(request, config, settings, has_cuda=gpu_count > 0)
+        request.emit({"kind": "phase", "text": "loading the trainer"})
+        step = await worker.load()
+        await worker.offload()
+        request.emit({"kind": "phase", "text": "starting the inference engine"})
+        runtime = await _start_runtime(request, config, settings, step=step, has_cuda=gpu_count > 0)
+        registry = AdapterRegistry(request.model_name, model_dir)
+        publisher = AdapterPublisher(
+            runtime,
+            registry,
+            max_logprob_gap=settings.max_logprob_gap,
+            max_live_adapters=settings.max_live_adapters,
+        )
+        await publisher.publish(step, checkpoint_dir(model_dir, step))
+    except BaseException:
+        if runtime is not None:
+            await uninterrupted(runtime.close())
+        if worker is not None:
+            await uninterrupted(worker.close())
+        lock.release()
+        raise
+    if isinstance(runtime, SupervisedRuntime):
+        runtime.live_adapters = lambda: sorted(registry.live.values(), key=lambda adapter: adapter.step)
+        runtime.on_restarted = publisher.confirm_after_restart
+        runtime.on_event = request.emit
+        on_failure = runtime.end_hung
+    monitor = ServingMonitor(runtime, interval_s=settings.health_interval_s, on_failure=on_failure)
+    kwargs = dict(config.get("chat_template_kwargs") or {})
+    return ServiceParts(step, worker, runtime, registry, publisher, monitor, lock, kwargs)
+
+
+def count_gpus() -> int:
+    """Return how many CUDA devices this process sees."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _check_gpus(request: ServiceRequest, gpu_count: int) -> None:
+    if not request.is_dedicated:
+        return
+    wanted = [*request.config["trainer_gpu_ids"], *request.config["inference_gpu_ids"]]
+    if gpu_count == 0:
+        logger.warning(
+            "this machine has no CUDA device: trainer and server of %s both run on the CPU", request.model_name
+        )
+    elif max(wanted) >= gpu_count:
+        raise ConfigurationError(
+            f"trainer_gpu_ids={request.config['trainer_gpu_ids']} and inference_gpu_ids="
+            f"{request.config['inference_gpu_ids']} name GPUs that this machine does not have: it shows {gpu_count}"
+        )
+
+
+def _make_worker(
+    request: ServiceRequest, config: dev.InternalModelConfig, settings: ServingSettings, *, has_cuda: bool
+) -> TrainerWorker | ChildWorker:
+    worker = TrainerWorker(request.base_model, config, request.output_dir, save_optimizer=settings.save_optimizer)
+    if not request.is_dedicated:
+        worker.on_event = request.emit
+        return worker
+    env = {"CUDA_VISIBLE_DEVICES": _visible_devices(request.config["trainer_gpu_ids"])} if has_cuda else {}
+    child = ChildWorker(worker, log_path=Path(request.output_dir) / "logs" / "trainer.log", env=env)
+    child.on_event = request.emit
+    return child
+
+
+async def _start_runtime(
+    request: ServiceRequest, config: dev.InternalModelConfig, settings: ServingSettings, *, step: int, has_cuda: bool
+) -> InferenceRuntime:
+    name = "vllm-dedicated.log" if request.is_dedicated else "vllm.log"
+    log_path = Path(request.server_config.get("log_file") or Path(request.output_dir) / "logs" / name)
+    completed = dev.get_openai_server_config(
+        request.model_name,
+        request.base_model,
+        str(log_path),
+        lora_path=str(checkpoint_dir(Path(request.output_dir), step)),
+        config=request.server_config,
+    )
+    cores = os.cpu_count() or 1
+    plan = plan_engine(
+        engine_args=config["engine_args"],
+        server_config=completed,
+        overrides=dict(request.server_config.get("engine_args") or {}),
+        max_live_adapters=settings.max_live_adapters,
+        has_cuda=has_cuda,
+        cpu_threads=max(1, cores // 2) if request.is_dedicated else cores,
+    )
+    server_args = request.server_config.get("server_args") or {}
+    host, port = server_args.get("host") or "127.0.0.1", int(server_args.get("port") or 0)
+    if request.is_dedicated:
+        return await SupervisedRuntime.start(_server_spec(request, plan, settings, host, port, log_path), settings)
+    return await _start_in_process(plan, settings, host, port, log_path)
+
+
+def _server_spec(
+    request: ServiceRequest, plan: EnginePlan, settings: ServingSettings, host: str, port: int, log_path: Path
+) -> ServerSpec:
+    return ServerSpec(
+        model=str(plan.engine_args["model"]),
+        engine_args=plan.engine_args,
+        server_args=plan.server_args,
+        host=host,
+        port=port,
+        log_path=log_path,
+        start_timeout_s=settings.server_start_timeout_s,
+        cuda_visible_devices=_visible_devices(request.config["inference_gpu_ids"]) if plan.has_cuda else None,
+        cpu_threads=plan.cpu_threads,
+    )
+
+
+async def _start_in_process(
+    plan: EnginePlan, settings: ServingSettings, host: str, port: int, log_path: Path
+) -> InferenceRuntime:
+    from art.vllm.in_process import InProcessRuntime
+
+    start = InProcessRuntime.start(plan, host=host, port=port, settings=settings, log_path=log_path)
+    try:
+        return await asyncio.wait_for(start, settings.server_start_timeout_s)
+    except TimeoutError as err:
+        raise ServerNotReadyError(
+            f"the inference engine for {plan.engine_args['model']} was not ready after "
+            f"{settings.server_start_timeout_s:g} s (ART_SERVER_TIMEOUT or serving['server_start_timeout_s']); "
+            f"log: {log_path}",
+            waited_s=settings.server_start_timeout_s,
+            url=f"http://{host}:{port}",
+            log_path=str(log_path),
+        ) from err
+
+
+def _visible_devices(ids: list[int]) -> str:
+    """Name GPUs for a child's CUDA_VISIBLE_DEVICES: our ids count within what this process sees."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return ",".join(visible[number] if visible else str(number) for number in ids)
