@@ -33,7 +33,7 @@ def build_openai_client(base_url: str, api_key: str, http_client: httpx.AsyncCli
     """
     # Any: OpenAI's client names the types of another HTTP package in newer versions, but takes these in all.
     transport: Any = http_client or _build_http_client(base_url)
-    timeout: Any = _timeout()
+    timeout: Any = rollout_timeout()
     return AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=transport, timeout=timeout)
 
 
@@ -50,20 +50,22 @@ def is_loopback_url(url: str) -> bool:
 
 
 def _build_http_client(base_url: str) -> httpx.AsyncClient:
-    connections = _affordable_connections()
+    connections = affordable_connections()
     return httpx.AsyncClient(
-        timeout=_timeout(),
+        timeout=rollout_timeout(),
         follow_redirects=True,
         limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
         trust_env=not is_loopback_url(base_url),
     )
 
 
-def _timeout() -> httpx.Timeout:
+def rollout_timeout() -> httpx.Timeout:
+    """Return the time-outs of rollouts' requests."""
     return httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 
 
-def _affordable_connections() -> int:
+def affordable_connections() -> int:
+    """Return how many connections the limit on open files leaves room for, at most `MAX_CONNECTIONS`."""
     try:
         import resource
     except ImportError:

@@ -45,7 +45,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     trainable: bool = True
 
     _internal_config: dev.InternalModelConfig | None = PrivateAttr(default=None)
-    _cost_calculator: CostCalculator = PrivateAttr(default=_no_costs)
+    _cost_calculator: CostCalculator | None = PrivateAttr(default=None)
 
     @overload
     def __init__(
@@ -198,11 +198,11 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     @property
     def cost_calculator(self) -> CostCalculator:
         """The function that prices requests to this model."""
-        return self._cost_calculator
+        return self._cost_calculator or _no_costs
 
     def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
         """Set the function that prices requests to this model; None for no costs."""
-        self._cost_calculator = calculator or _no_costs
+        self._cost_calculator = calculator
 
 
 async def _collect(samples: AsyncIterator[dict[str, float]]) -> list[dict[str, float]]:

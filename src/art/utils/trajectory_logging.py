@@ -72,7 +72,8 @@ def read_trajectory_groups_parquet(path: str | Path) -> list[TrajectoryGroup]:
         groups.setdefault(row.get("group_index") or 0, []).append(row)
     built = {index: _group_from_rows(rows) for index, rows in groups.items()}
     for empty in json.loads(metadata.get(_EMPTY_GROUPS_KEY, b"[]")):
-        built[empty.pop("group_index")] = make_group([], **empty)
+        index = empty.pop("group_index")
+        built[index] = make_group([], **empty)
     return [built[index] for index in sorted(built)]
 
 

@@ -1,0 +1,331 @@
+"""Trajectory files: what is written comes back whole, and older layouts can be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
+
+from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
+from art.utils.trajectory_logging import read_trajectory_groups_parquet, write_trajectory_groups_parquet
+from tests.support.conversations import make_choice, make_tool_call, make_trajectory
+
+CONTRACT_COLUMNS = {
+    "group_index": pa.int64(),
+    "group_metadata": pa.string(),
+    "group_metrics": pa.string(),
+    "group_logs": pa.list_(pa.string()),
+    "reward": pa.float64(),
+    "metrics": pa.string(),
+    "metadata": pa.string(),
+    "tools": pa.string(),
+    "logs": pa.list_(pa.string()),
+    "messages": pa.list_(
+        pa.struct(
+            [
+                ("role", pa.string()),
+                ("content", pa.string()),
+                ("tool_calls", pa.string()),
+                ("tool_call_id", pa.string()),
+                ("trainable", pa.bool_()),
+            ]
+        )
+    ),
+}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+def round_trip(groups: list[TrajectoryGroup], folder: Path) -> list[TrajectoryGroup]:
+    write_trajectory_groups_parquet(groups, folder / "file.parquet")
+    return read_trajectory_groups_parquet(folder / "file.parquet")
+
+
+def without_start_times(groups: list[TrajectoryGroup]) -> list[Any]:
+    """Everything but `start_time`, which is not stored; Choices stay objects, so that their type is compared too."""
+    return [
+        [
+            [
+                {name: getattr(trajectory, name) for name in Trajectory.model_fields if name != "start_time"}
+                for trajectory in group.trajectories
+            ],
+            group.exceptions,
+            group.metadata,
+            group.metrics,
+            group.logs,
+        ]
+        for group in groups
+    ]
+
+
+# Anything that a UTF-8 column can hold. Halves of surrogate pairs have a test of their own.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+finite = st.floats(allow_nan=False)
+scalars = st.none() | st.booleans() | st.integers() | finite | texts
+metrics = st.dictionaries(texts, st.booleans() | st.integers() | finite, max_size=3)
+metadata = st.dictionaries(texts, scalars, max_size=3)
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2)
+)
+messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool"])},
+    optional={
+        "content": texts | st.none() | st.lists(st.dictionaries(texts, json_values, max_size=2), max_size=2),
+        "tool_call_id": texts,
+        "tool_calls": st.lists(st.builds(make_tool_call, texts, texts, texts), max_size=2),
+        "reasoning_content": texts,
+        "name": texts,
+    },
+)
+sampled_tokens = st.fixed_dictionaries(
+    {
+        "token": texts,
+        "logprob": st.floats(max_value=0, allow_infinity=False),
+        "bytes": st.none() | st.lists(st.integers(0, 255), max_size=3),
+        "top_logprobs": st.just([]),
+    }
+)
+choices = st.builds(
+    Choice.construct,
+    finish_reason=st.sampled_from(["stop", "length", "tool_calls", "abort"]),
+    index=st.integers(0, 3),
+    logprobs=st.none() | st.fixed_dictionaries({"content": st.lists(sampled_tokens, max_size=3), "refusal": st.none()}),
+    message=st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": texts | st.none()},
+        optional={
+            "tool_calls": st.lists(st.builds(make_tool_call, texts, texts, texts), min_size=1, max_size=2),
+            "reasoning": texts,
+            "refusal": texts,
+        },
+    ),
+    token_ids=st.none() | st.lists(st.integers(0, 200_000), max_size=3),
+)
+conversations = st.lists(messages | choices, max_size=4)
+tools = st.none() | st.lists(st.just(TOOL), max_size=2)
+trajectories = st.builds(
+    Trajectory,
+    messages_and_choices=conversations,
+    tools=tools,
+    additional_histories=st.lists(st.builds(History, messages_and_choices=conversations, tools=tools), max_size=2),
+    reward=finite,
+    initial_policy_version=st.none() | st.integers(0, 2**40),
+    final_policy_version=st.none() | st.integers(0, 2**40),
+    metrics=metrics,
+    metadata=metadata,
+    logs=st.lists(texts, max_size=2),
+)
+exceptions = st.builds(PydanticException, type=texts, message=texts, traceback=texts)
+groups = st.builds(
+    TrajectoryGroup,
+    st.lists(trajectories, max_size=3),
+    exceptions=st.lists(exceptions, max_size=2),
+    metadata=metadata,
+    metrics=metrics,
+    logs=st.lists(texts, max_size=2),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(written=st.lists(groups, max_size=3))
+def test_everything_comes_back(tmp_path_factory: pytest.TempPathFactory, written: list[TrajectoryGroup]) -> None:
+    read = round_trip(written, tmp_path_factory.mktemp("parquet"))
+    assert without_start_times(read) == without_start_times(written)
+
+
+def test_choice_comes_back_as_a_choice_with_its_logprobs(tmp_path: Path) -> None:
+    choice = make_choice("yes", tokens=2, token_ids=[5, 6], finish_reason="length")
+    ((trajectory,),) = round_trip([TrajectoryGroup([Trajectory(messages_and_choices=[choice])])], tmp_path)
+    (read,) = trajectory.messages_and_choices
+    assert isinstance(read, Choice)
+    assert read == choice
+    assert read.logprobs is not None
+    assert [token.logprob for token in read.logprobs.content or []] == [-0.5, -0.5]
+    assert read.model_extra == {"token_ids": [5, 6]}
+
+
+def test_choice_of_another_library_is_written_like_a_choice(tmp_path: Path) -> None:
+    class Message(BaseModel):
+        role: str
+        content: str | None
+        tool_calls: list[Any] | None = None
+
+    class Choices(BaseModel):
+        finish_reason: str
+        index: int
+        message: Message
+
+    foreign: Any = Choices(finish_reason="stop", index=0, message=Message(role="assistant", content="hi"))
+    ((trajectory,),) = round_trip([TrajectoryGroup([Trajectory(messages_and_choices=[foreign])])], tmp_path)
+    assert trajectory.messages_and_choices == [make_choice("hi")]
+    assert pq.read_table(tmp_path / "file.parquet")["messages"].to_pylist()[0][0]["trainable"] is True
+
+
+def test_columns_that_other_programs_read(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    answer = make_choice(None, tokens=1, message={"tool_calls": [make_tool_call("look", '{"x": 1}', "c1")]})
+    trajectory = Trajectory(
+        messages_and_choices=[
+            {"role": "user", "content": parts},  # type: ignore[list-item]
+            answer,
+            {"role": "tool", "content": "seen", "tool_call_id": "c1"},
+            make_choice("done"),
+        ],
+        tools=[TOOL],  # type: ignore[list-item]
+        reward=0.5,
+        metrics={"turns": 2},
+        logs=["line"],
+    )
+    group = TrajectoryGroup([trajectory, make_trajectory(1.0)], metadata={"id": "s"}, metrics={"d": 1}, logs=["g"])
+    write_trajectory_groups_parquet([TrajectoryGroup([]), group], tmp_path / "file.parquet")
+    table = pq.read_table(tmp_path / "file.parquet")
+    schema = {name: table.schema.field(name).type for name in table.schema.names}
+    assert {name: schema[name] for name in CONTRACT_COLUMNS} == CONTRACT_COLUMNS
+    assert pq.ParquetFile(tmp_path / "file.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
+    first, second = table.to_pylist()
+    assert (first["group_index"], second["group_index"]) == (1, 1)
+    assert json.loads(first["group_metadata"]) == {"id": "s"}
+    assert json.loads(first["group_metrics"]) == {"d": 1}
+    assert (first["group_logs"], first["logs"], first["reward"]) == (["g"], ["line"], 0.5)
+    assert json.loads(first["metrics"]) == {"turns": 2}
+    assert first["metadata"] is None
+    assert json.loads(first["tools"]) == [TOOL]
+    asked, called, seen, done = first["messages"]
+    assert json.loads(asked["content"]) == parts
+    assert (called["role"], called["content"], called["trainable"]) == ("assistant", None, True)
+    assert json.loads(called["tool_calls"])[0]["function"] == {"name": "look", "arguments": '{"x": 1}'}
+    assert seen == {
+        "role": "tool",
+        "content": "seen",
+        "tool_calls": None,
+        "tool_call_id": "c1",
+        "trainable": False,
+    }
+    assert (done["content"], done["trainable"]) == ("done", True)
+    assert (second["tools"], second["logs"], second["exceptions"]) == (None, None, None)
+
+
+def test_no_trajectories_make_a_file_without_rows(tmp_path: Path) -> None:
+    write_trajectory_groups_parquet([], tmp_path / "new" / "file.parquet")
+    table = pq.read_table(tmp_path / "new" / "file.parquet")
+    assert table.num_rows == 0
+    assert table.schema.field("messages").type == CONTRACT_COLUMNS["messages"]
+    assert read_trajectory_groups_parquet(tmp_path / "new" / "file.parquet") == []
+
+
+def test_half_surrogates_are_readable_in_columns_and_whole_in_the_choice(tmp_path: Path) -> None:
+    group = TrajectoryGroup([Trajectory(messages_and_choices=[make_choice("a\ud83d")], logs=["b\ud83d"])])
+    ((trajectory,),) = round_trip([group], tmp_path)
+    assert trajectory.messages_and_choices == [make_choice("a\ud83d")]
+    assert trajectory.logs == ["b\\ud83d"]
+    (message,) = pq.read_table(tmp_path / "file.parquet")["messages"].to_pylist()[0]
+    assert message["content"] == "a\\ud83d"
+
+
+def test_values_foreign_to_json_do_not_stop_the_write(tmp_path: Path) -> None:
+    message: Any = {"role": "user", "content": [{"type": "blob", "data": b"\xff", "where": Path("/x")}]}
+    ((trajectory,),) = round_trip([TrajectoryGroup([Trajectory(messages_and_choices=[message])])], tmp_path)
+    assert trajectory.messages_and_choices[0] == {
+        "role": "user",
+        "content": [{"type": "blob", "data": "_w==", "where": "/x"}],
+    }
+
+
+def test_writing_leaves_the_trajectory_alone(tmp_path: Path) -> None:
+    trajectory = make_trajectory(1.0, tokens=2)
+    message: Any = {"role": "assistant", "content": "x", "logprobs": [1]}
+    trajectory.messages_and_choices.append(message)
+    write_trajectory_groups_parquet([TrajectoryGroup([trajectory])], tmp_path / "file.parquet")
+    assert message == {"role": "assistant", "content": "x", "logprobs": [1]}
+    assert trajectory.messages_and_choices[1].logprobs is not None  # type: ignore[union-attr]
+
+
+def test_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.parquet"
+    write_trajectory_groups_parquet([TrajectoryGroup([make_trajectory()])], path)
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"art:layout_version": b"3"}), path)
+    with pytest.raises(ValueError, match="version 3"):
+        read_trajectory_groups_parquet(path)
+
+
+def test_file_is_read_whatever_its_path_looks_like(tmp_path: Path) -> None:
+    path = tmp_path / "split=val'; --" / "0001.parquet"
+    write_trajectory_groups_parquet([TrajectoryGroup([make_trajectory(0.25)])], path)
+    ((trajectory,),) = read_trajectory_groups_parquet(str(path))
+    assert trajectory.reward == 0.25
+
+
+def message_struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.struct(list(fields.items())))
+
+
+OLD_ROW = {
+    "group_index": 0,
+    "reward": 1.5,
+    "metrics": '{"turns": 2}',
+    "metadata": None,
+    "tools": json.dumps([TOOL]),
+    "logs": ["line"],
+}
+OLD_SCHEMA = [
+    ("group_index", pa.int64()),
+    ("reward", pa.float64()),
+    ("metrics", pa.string()),
+    ("metadata", pa.string()),
+    ("tools", pa.string()),
+    ("logs", pa.list_(pa.string())),
+]
+
+
+def write_old(path: Path, rows: list[dict[str, Any]], *columns: tuple[str, pa.DataType]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema([*OLD_SCHEMA, *columns])), path)
+
+
+def test_layout_with_five_message_fields_gives_plain_messages(tmp_path: Path) -> None:
+    text = pa.string()
+    struct = message_struct(role=text, content=text, tool_calls=text, tool_call_id=text, trainable=pa.bool_())
+    messages = [
+        {"role": "user", "content": "[1]", "tool_calls": None, "tool_call_id": None, "trainable": False},
+        {"role": "assistant", "content": None, "tool_calls": '[{"id": "c"}]', "tool_call_id": None, "trainable": True},
+        {"role": "tool", "content": "ok", "tool_calls": None, "tool_call_id": "c", "trainable": False},
+    ]
+    rows = [{**OLD_ROW, "messages": messages}, {**OLD_ROW, "group_index": 2, "messages": []}]
+    write_old(tmp_path / "old.parquet", rows, ("messages", struct))
+    first, second = read_trajectory_groups_parquet(tmp_path / "old.parquet")
+    (trajectory,) = first
+    assert trajectory.messages_and_choices == [
+        {"role": "user", "content": "[1]"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]},
+        {"role": "tool", "content": "ok", "tool_call_id": "c"},
+    ]
+    assert (trajectory.reward, trajectory.metrics, trajectory.logs) == (1.5, {"turns": 2}, ["line"])
+    assert trajectory.tools == [TOOL]
+    assert (first.metadata, first.metrics, first.logs, first.exceptions) == ({}, {}, [], [])
+    assert len(second) == 1
+
+
+def test_layout_with_six_message_fields_and_histories(tmp_path: Path) -> None:
+    text = pa.string()
+    struct = message_struct(
+        role=text,
+        content=text,
+        tool_calls=text,
+        tool_call_id=text,
+        finish_reason=text,
+        choice_index=pa.int64(),
+    )
+    message = {"role": "assistant", "content": "hi", "finish_reason": "stop", "choice_index": 0}
+    histories = json.dumps([{"messages_and_choices": [{"role": "user", "content": "more"}], "tools": None}])
+    rows = [{**OLD_ROW, "messages": [message], "additional_histories": histories}]
+    write_old(tmp_path / "old.parquet", rows, ("messages", struct), ("additional_histories", text))
+    ((trajectory,),) = read_trajectory_groups_parquet(tmp_path / "old.parquet")
+    assert trajectory.messages_and_choices == [{"role": "assistant", "content": "hi"}]
+    (history,) = trajectory.additional_histories
+    assert history.messages_and_choices == [{"role": "user", "content": "more"}]
