@@ -91,7 +91,8 @@ def verify_checkpoint(path: Path) -> None:
     missing = _missing_files(path)
     if missing:
         raise CheckpointIncompleteError(
-            f"checkpoint {path} is incomplete: {', '.join(missing)} absent or broken; use another step or save it again",
+            f"checkpoint {path} is incomplete: {', '.join(missing)} absent or broken; use another step or save "
+            f"it again",
             path=str(path),
             missing=missing,
         )

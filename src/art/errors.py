@@ -349,6 +349,18 @@ class LocalServingUnavailableError(InferenceError):
         self.facts = dict(facts or {})
 
 
+class AnswerInterruptedError(InferenceError):
+    """A server's answer broke off after it had begun, so that it could not be asked for again unseen.
+
+    Attributes:
+        facts: What is known about the server, as in `LocalServingUnavailableError`.
+    """
+
+    def __init__(self, message: str, *, facts: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.facts = dict(facts or {})
+
+
 # Deployment -------------------------------------------------------------------------------------------------
 
 

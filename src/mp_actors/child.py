@@ -94,7 +94,7 @@ def main() -> None:
         _set_title(start.title)
     try:
         target = pickle.loads(start.pickled_object)  # noqa: S301 - from our own parent
-    except BaseException as err:  # noqa: BLE001 - the parent is waiting for the first reply
+    except BaseException as err:  # the parent is waiting for the first reply
         channel.send(Reply(0, error=portable_error(err)))
         raise
     channel.send(Reply(0))

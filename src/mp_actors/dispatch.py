@@ -13,7 +13,8 @@ async def run_method(
 ) -> Any:
     """Call a method and wait for it.
 
-    Async generators hand each value to `emit` and return None; plain functions run in a thread, so that the loop goes on.
+    Async generators hand each value to `emit` and return None; plain functions run in a thread, so that the loop goes
+    on.
     """
     function = getattr(target, method)
     if inspect.isasyncgenfunction(function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import socket
 import struct
@@ -98,10 +99,8 @@ class Channel:
 
     def close(self) -> None:
         """Close this end; the other end's `receive` raises EOFError."""
-        try:
+        with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._connection.close()
 
     def _read(self, size: int) -> bytearray:

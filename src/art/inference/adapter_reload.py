@@ -1,8 +1,8 @@
 """Have a vLLM server load an adapter, through the faults that a server under load shows.
 
-Stands alone: it needs httpx and tenacity, and three callables that say how the server's process is. Connection errors and
-502, 503 and 504 are tried again until a total limit; a process that is gone is not waited for; a lost reply is followed
-by a look at the model list, since the load may have worked; any other refusal is final.
+Stands alone: it needs httpx and tenacity, and three callables that say how the server's process is. Connection errors
+and 502, 503 and 504 are tried again until a total limit; a process that is gone is not waited for; a lost reply is
+followed by a look at the model list, since the load may have worked; any other refusal is final.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ async def load_adapter_with_retry(
 ) -> ReloadReport:
     """Load an adapter under a fresh name.
 
-    `load_inplace` is never sent: it sticks to the stored request, and vLLM would read the adapter from disk at every step.
+    `load_inplace` is never sent: it sticks to the stored request, and vLLM would read the adapter from disk at every
+    step.
 
     Args:
         client: With the server's credentials.
@@ -95,7 +96,8 @@ async def load_adapter_with_retry(
         name: What requests will ask for.
         path: The adapter's folder, as the server sees it.
         total_timeout_s: Limit over all attempts.
-        require_process: Awaited before every attempt; raises when the process is gone (it may first wait for a restart).
+        require_process: Awaited before every attempt; raises when the process is gone (it may first wait for a
+            restart).
         on_retry: Told about each failed attempt that is followed by another.
 
     Raises:

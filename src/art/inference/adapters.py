@@ -25,8 +25,8 @@ _UNSERVED_FILES = {"trainer_state.pt"}  # large, and of no use to the engine
 class AdapterRegistry:
     """The adapters of one model on one server.
 
-    Served files are links or copies in a folder of our own, since the engine reads an adapter again after paging it out:
-    were the files gone by then, the engine would die. They go when no request uses the adapter any more.
+    Served files are links or copies in a folder of our own, since the engine reads an adapter again after paging it
+    out: were the files gone by then, the engine would die. They go when no request uses the adapter any more.
 
     Args:
         model_name: The part of the inference name before `@`.

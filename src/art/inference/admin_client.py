@@ -112,7 +112,8 @@ class AdminClient:
         try:
             response = await self.http.request(method, url, json=json, timeout=timeout)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-            # vLLM 0.20 drops the connection after some error replies; the next request on it is reset. Once more, fresh.
+            # vLLM 0.20 drops the connection after some error replies; the next request on it is reset. Once more,
+            # fresh.
             response = await self.http.request(method, url, json=json, timeout=timeout)
         response.raise_for_status()
         return response

@@ -15,7 +15,8 @@ MAX_FAILED_CHECKS = 3
 
 
 class ServingMonitor:
-    """Checks a server's health at intervals; one that is answering requests, or has yielded to the trainer, is left alone.
+    """Checks a server's health at intervals; one that is answering requests, or has yielded to the trainer, is left
+    alone.
 
     Args:
         runtime: What is watched.

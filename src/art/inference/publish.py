@@ -1,7 +1,8 @@
-"""Make a checkpoint available to rollouts: the one way, for training, fine-tuning, skipped steps, resuming and restarts.
+"""Make a checkpoint available to rollouts: the one way, for training, fine-tuning, skipped steps, resuming and
+restarts.
 
-A step counts as served only after the server lists its name at the address that rollouts use and answers a probe with the
-step's own weights. Until then, and when anything fails, the previous step keeps serving.
+A step counts as served only after the server lists its name at the address that rollouts use and answers a probe with
+the step's own weights. Until then, and when anything fails, the previous step keeps serving.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 import httpx
 
 from art.errors import AdapterLoadError, AdapterNotServedError, LocalServingUnavailableError, StaleAdapterError
-from art.inference.adapters import AdapterRegistry, check_adapter
 from art.inference.adapter_reload import error_message
+from art.inference.adapters import AdapterRegistry, check_adapter
 from art.inference.admin_client import AdminClient
 from art.inference.confirm import Reference, coarser_dtype, judge_probe
 from art.inference.runtime import AdapterFiles, InferenceRuntime
@@ -94,7 +95,8 @@ class AdapterPublisher:
             return Publication(step=step, adapter_name=name, logprob_gap=gap, took_s=took_s)
 
     async def confirm_after_restart(self) -> None:
-        """Confirm a server that was started with every live adapter: all are listed, and the served one is the right one.
+        """Confirm a server that was started with every live adapter: all are listed, and the served one is the right
+        one.
 
         Does not wait for a publication that is under way: that one waits for the restart.
 
@@ -181,7 +183,8 @@ class AdapterPublisher:
         if adapter.name not in listed:
             served = sorted(self._registry.live)
             raise AdapterNotServedError(
-                f"adapter {adapter.name} was loaded from {adapter.path}, but {self._client.base_url}/models does not list "
+                f"adapter {adapter.name} was loaded from {adapter.path}, but {self._client.base_url}/models "
+                f"does not list "
                 f"it: it lists {sorted(listed)}; the engine has the adapter, the HTTP layer does not know its name. "
                 f"Still served: step {self._registry.served_step}",
                 step=adapter.step,
@@ -205,7 +208,8 @@ class AdapterPublisher:
         )
         if verdict.evidence is not None:
             raise StaleAdapterError(
-                f"{adapter.name} at {self._client.base_url} does not answer with the weights of step {adapter.step} from "
+                f"{adapter.name} at {self._client.base_url} does not answer with the weights of step "
+                f"{adapter.step} from "
                 f"{adapter.path}: {verdict.evidence}. Still served: step {self._registry.served_step}",
                 step=adapter.step,
                 adapter_name=adapter.name,
@@ -264,7 +268,8 @@ class _translated:
         if isinstance(error, httpx.HTTPStatusError):
             response = error.response
             raise AdapterNotServedError(
-                f"{self._adapter.name} could not be confirmed at {self._url}: the server answered {response.status_code} "
+                f"{self._adapter.name} could not be confirmed at {self._url}: the server answered "
+                f"{response.status_code} "
                 f"({error_message(response)})",
                 step=self._adapter.step,
             ) from error

@@ -251,7 +251,8 @@ class SupervisedRuntime:
             raise self._failure
 
     async def _end_if_hung(self, during: str) -> bool:
-        """After failed attempts: end a server that lives but does not answer. Returns whether another one now serves."""
+        """After failed attempts: end a server that lives but does not answer. Returns whether another one now
+        serves."""
         if not self.process.is_running:
             await self._steady.wait()
             return self._failure is None

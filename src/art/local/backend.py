@@ -14,17 +14,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import httpx
+
 from art import dev
 from art.checkpoints import checkpoint_dir, delete_checkpoints, newest_step
+from art.dev.serving import resolve_serving_settings
 from art.dev.train import resolve_train_settings
 from art.dev.validate import validate_internal_config
 from art.errors import ConfigurationError
+from art.inference.rollout_transport import RolloutTransport
 from art.local.gpu_costs import gpu_cost_per_hour_usd
 from art.local.hosting import HostedService
 from art.local.train_options import build_configs
 from art.metrics_taxonomy import average_metric_samples, summarize_trajectory_groups
 from art.model import Model, TrainableModel
 from art.model.model_file import write_model_json
+from art.model.openai_client import affordable_connections, rollout_timeout
 from art.trajectories import TrajectoryGroup
 from art.types import LocalTrainResult, TrainConfig
 from art.unsloth.service import UnslothService
@@ -292,7 +297,7 @@ class LocalBackend:
         """Delete all checkpoints but these and those that are served by default or leased."""
         keep = set(steps_to_keep)
         hosted = self._services.get(_key(model))
-        if hosted is not None and hosted.failure is None:
+        if hosted is not None and hosted.gate.failure is None:
             keep.update(await hosted.actor.needed_steps())
             await hosted.actor.prune_adapters(sorted(keep))
         newest = await self._get_step(model)
@@ -333,6 +338,18 @@ class LocalBackend:
         for metrics in results:
             yield counts | metrics | {"data/step_num_gradient_steps": float(len(results))}
 
+    def _rollout_http_client(self, model: Model[Any, Any]) -> httpx.AsyncClient | None:
+        """Return the client through which rollouts reach this backend's server; it waits out reloads and restarts."""
+        hosted = self._services.get(_key(model))
+        if hosted is None or not isinstance(model, TrainableModel):
+            return None
+        config = model._internal_config or dev.InternalModelConfig()
+        settings = resolve_serving_settings(config.get("serving"), dedicated=dev.is_dedicated_mode(config))
+        connections = affordable_connections()
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=4.0)
+        transport = RolloutTransport(hosted.gate, wait_s=settings.rollout_wait_s, limits=limits)
+        return httpx.AsyncClient(transport=transport, timeout=rollout_timeout(), follow_redirects=True)
+
     def _model_dir(self, model: Model[Any, Any]) -> Path:
         return Path(get_model_dir(model, self._path))
 
@@ -352,7 +369,7 @@ class LocalBackend:
             starting = self._starting.setdefault(key, threading.Lock())
         with starting:
             hosted = self._services.get(key)
-            if hosted is not None and hosted.failure is not None:
+            if hosted is not None and hosted.gate.failure is not None:
                 hosted.close()
                 hosted = None
             if hosted is None:

@@ -1,7 +1,7 @@
 """Host one model's service, in a child process or in a thread, and know what it serves without asking.
 
-Calls may come from any event loop of this process. What the service serves is learned from its own events, so that a name
-is never given out before the server has confirmed it.
+Calls may come from any event loop of this process. What the service serves is learned from its own events, so that a
+name is never given out before the server has confirmed it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import LocalServingUnavailableError, TrainerDiedError
+from art.inference.gate import ServingGate
+from art.inference.rotating_log import start_log
 from art.local.progress import PhaseBar, RowBar
 from art.model import TrainableModel
 from art.unsloth.service import UnslothService
-from art.inference.rotating_log import start_log
 from mp_actors import ActorProxy, ThreadActor, move_to_child_process, move_to_thread
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class HostedService:
     Attributes:
         actor: Stands for the service; every method is awaited or iterated.
         served_step: The step that the server confirmed last; None before the first.
-        failure: Why it no longer serves, or None.
+        gate: Whether rollouts may go ahead, and why not.
         address: Host and port, once the server runs.
         phases: Shows what is being started.
         rows: Shows how far a training step is.
@@ -38,7 +39,7 @@ class HostedService:
 
     def __init__(self, service: UnslothService, *, in_process: bool, log_path: Path) -> None:
         self.served_step: int | None = None
-        self.failure: LocalServingUnavailableError | None = None
+        self.gate = ServingGate()
         self.address: tuple[str, int] | None = None
         self.phases = PhaseBar(service.model_name)
         self.rows = RowBar()
@@ -67,8 +68,8 @@ class HostedService:
         Raises:
             LocalServingUnavailableError: The server is gone; the error carries the diagnosis.
         """
-        if self.failure is not None:
-            raise self.failure
+        if self.gate.failure is not None:
+            raise self.gate.failure
 
     def close(self) -> None:
         """End the service. Blocks; safe to call twice."""
@@ -81,7 +82,11 @@ class HostedService:
         if kind == "served":
             self._serves(int(event["step"]))
         elif kind == "unavailable":
-            self.failure = event["error"]
+            self.gate.fail(event["error"])
+        elif kind == "recovering":
+            self.gate.close(event["text"])
+        elif kind == "recovered":
+            self.gate.open()
         elif kind == "phase":
             self.phases.show(event["text"])
         elif kind == "train_progress":
@@ -96,9 +101,10 @@ class HostedService:
             model.inference_model_name = name
 
     def _service_died(self, error: TrainerDiedError) -> None:
-        self.failure = LocalServingUnavailableError(
+        failure = LocalServingUnavailableError(
             f"the process that trains and serves {self._model_name} is gone: {error}. Every saved step is intact: "
             "register the model again, in this script or a new one, to go on from the newest checkpoint",
             facts={"exit_code": error.exit_code, "log_path": error.log_path},
         )
-        logger.error("%s", self.failure)
+        logger.error("%s", failure)
+        self.gate.fail(failure)

@@ -26,8 +26,8 @@ PROCESS_TITLE = "art-trainer"
 class ChildWorker:
     """Calls a `TrainerWorker` in a process of its own.
 
-    When that process dies the call under way fails with `TrainerDiedError`; the next call starts another one, which goes on
-    from the newest checkpoint.
+    When that process dies the call under way fails with `TrainerDiedError`; the next call starts another one, which
+    goes on from the newest checkpoint.
 
     Args:
         worker: Pickled into each new process.

@@ -1,7 +1,8 @@
 """The service of one trained model: it trains, saves, and makes every step available to rollouts.
 
-Shared mode: engine and trainer take turns, and `_train_shared` yields the engine's memory to the trainer. Dedicated mode:
-each has its own process, and `_train_dedicated` trains while rollouts go on. Either way a step is handed over by one
+Shared mode: engine and trainer take turns, and `_train_shared` yields the engine's memory to the trainer. Dedicated
+mode: each has its own process, and `_train_dedicated` trains while rollouts go on. Either way a step is handed over
+    by one
 function, `register_lora_for_step`; `art.inference.publish` says what that means.
 """
 
@@ -138,7 +139,8 @@ class UnslothService:
     async def _train_dedicated(
         self, disk_packed_tensors: DiskPackedTensors, settings: TrainSettings, *, verbose: bool = False
     ) -> list[dict[str, float]]:
-        """Train in the trainer's process while the server goes on answering, then have the server take the step over."""
+        """Train in the trainer's process while the server goes on answering, then have the server take the step
+        over."""
         step = next_step(Path(self.output_dir))
         outcome = await self._started.worker.train_step(disk_packed_tensors, settings, step, verbose=verbose)
         publication = await self._reload_adapter(str(outcome.checkpoint_dir), outcome.step)
@@ -147,8 +149,9 @@ class UnslothService:
     async def _reload_adapter(self, checkpoint_path: str, step: int) -> Publication:
         """Have the server process load a checkpoint and confirm it.
 
-        Connection faults are retried, a lost reply is looked up, a dead server is restarted within its limits or reported
-        with everything that is known about it: see `art.inference.adapter_reload` and `art.inference.supervised`.
+        Connection faults are retried, a lost reply is looked up, a dead server is restarted within its limits or
+        reported with everything that is known about it: see `art.inference.adapter_reload` and
+        `art.inference.supervised`.
         """
         return await self.register_lora_for_step(step, checkpoint_path)
 

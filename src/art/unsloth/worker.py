@@ -130,7 +130,8 @@ class TrainerWorker:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            stop.set()  # the thread cannot be cancelled; it is asked to stop and waited for, so that nothing runs on unseen
+            # The thread cannot be cancelled: it is asked to stop and waited for, so that nothing runs on unseen.
+            stop.set()
             await uninterrupted(_settled(call))
             raise
 

@@ -37,7 +37,8 @@ class DirectoryLock:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             os.close(descriptor)
             raise ConfigurationError(
-                f"{self._path.parent} is in use by process {holder or 'unknown'}: one process at a time may train a model; "
+                f"{self._path.parent} is in use by process {holder or 'unknown'}: one process at a time may "
+                f"train a model; "
                 "end that run, or use another model name, project or path"
             ) from err
         os.ftruncate(descriptor, 0)

@@ -1,7 +1,8 @@
 """The inference server of dedicated mode: `python -m art.vllm.dedicated_server --model … --port …`.
 
 Serves vLLM's OpenAI API with runtime loading of adapters, and two routes of our own: `/art/in_flight` and
-`/art/reset_prefix_cache`. It accepts no connection before its adapters are loaded, and ends with code 1 when its engine dies.
+`/art/reset_prefix_cache`. It accepts no connection before its adapters are loaded, and ends with code 1 when its
+engine dies.
 """
 
 from __future__ import annotations

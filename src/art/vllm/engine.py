@@ -119,8 +119,8 @@ def start_engine(api: VllmApi, args: Namespace) -> Any:
 def engine_environment(plan: EnginePlan) -> Iterator[None]:
     """Set what an engine needs at its start, and put the environment back as it was.
 
-    vLLM's configuration code writes variables of its own (such as LD_PRELOAD and LOCAL_WORLD_SIZE) into the host process;
-    left there, they would reach the trainer and other children.
+    vLLM's configuration code writes variables of its own (such as LD_PRELOAD and LOCAL_WORLD_SIZE) into the host
+    process; left there, they would reach the trainer and other children.
     """
     before = dict(os.environ)
     wanted = dict(_ENVIRONMENT)
@@ -142,8 +142,9 @@ def engine_environment(plan: EnginePlan) -> Iterator[None]:
 def without_main_module() -> Iterator[None]:
     """Keep spawned children from importing the caller's script again.
 
-    The engine core is always a spawned process. `multiprocessing` would run the user's script in it a second time, which
-    fails for scripts without a `__main__` guard and for those read from standard input; the core needs nothing of it.
+    The engine core is always a spawned process. `multiprocessing` would run the user's script in it a second time,
+    which fails for scripts without a `__main__` guard and for those read from standard input; the core needs nothing
+    of it.
     """
     real = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -81,7 +81,8 @@ class InProcessRuntime:
             if isinstance(err, ARTError) or not isinstance(err, Exception):
                 raise
             raise ServerStartError(
-                f"the inference engine for {plan.engine_args.get('model')} did not start: {_root_cause(err)}; log: {log_path}",
+                f"the inference engine for {plan.engine_args.get('model')} did not start: {_root_cause(err)}; "
+                f"log: {log_path}",
                 command=f"in-process engine {dict(plan.engine_args)}",
                 log_path=str(log_path),
             ) from err

@@ -51,7 +51,8 @@ class RolloutMiddleware:
 
 
 def _prepare(path: str, body: bytes) -> tuple[str, bytes]:
-    """Return the model's name and the body with what training needs; a body that is not ours to judge stays as it is."""
+    """Return the model's name and the body with what training needs; a body that is not ours to judge stays as it
+    is."""
     try:
         fields = json.loads(body)
     except ValueError:

@@ -1,8 +1,8 @@
 """vLLM's OpenAI-compatible HTTP layer around an engine that we hold.
 
-`_openai_serving_models` is the object in which that layer keeps the adapters it answers for. It is set here from the app
-that we built ourselves, never captured by patching a constructor: a layer that moved or changed is an error at start,
-not an adapter that silently stays unserved.
+`_openai_serving_models` is the object in which that layer keeps the adapters it answers for. It is set here from the
+app that we built ourselves, never captured by patching a constructor: a layer that moved or changed is an error at
+start, not an adapter that silently stays unserved.
 """
 
 from __future__ import annotations

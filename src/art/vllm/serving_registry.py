@@ -1,8 +1,8 @@
 """Make an adapter known to both of vLLM's tables: the engine's, by number, and the HTTP layer's, by name.
 
-An adapter that only the engine knows is not served: its name is unknown to `/v1/models` and requests for it are refused or,
-where an older name lingers, answered with older weights. Stands alone: it needs an engine with `add_lora` and vLLM's
-`OpenAIServingModels` object, nothing else of this package.
+An adapter that only the engine knows is not served: its name is unknown to `/v1/models` and requests for it are
+refused or, where an older name lingers, answered with older weights. Stands alone: it needs an engine with `add_lora`
+and vLLM's `OpenAIServingModels` object, nothing else of this package.
 """
 
 from __future__ import annotations
