@@ -1,0 +1,126 @@
+"""A checkpoint is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from art import checkpoints
+from art.errors import CheckpointError, CheckpointIncompleteError, CheckpointNotFoundError
+
+
+def write_adapter(folder: Path, *, value: bytes = b"\0\0\x80?") -> None:
+    """Write the smallest adapter: one float32."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + value)
+    (folder / "adapter_config.json").write_text('{"r": 8}')
+
+
+def save(model_dir: Path, step: int) -> Path:
+    with checkpoints.stage_checkpoint(model_dir, step) as staging:
+        write_adapter(staging)
+    return checkpoints.checkpoint_dir(model_dir, step)
+
+
+def test_reading_creates_nothing(tmp_path: Path) -> None:
+    assert checkpoints.list_steps(tmp_path / "absent") == []
+    assert checkpoints.newest_step(tmp_path / "absent") is None
+    assert checkpoints.next_step(tmp_path / "absent") == 0
+    assert not (tmp_path / "absent").exists()
+
+
+def test_steps_are_compared_as_numbers(tmp_path: Path) -> None:
+    for step in (9999, 10000, 3):
+        save(tmp_path, step)
+    (checkpoints.checkpoints_dir(tmp_path) / "notes").mkdir()
+    assert checkpoints.list_steps(tmp_path) == [3, 9999, 10000]
+    assert checkpoints.newest_step(tmp_path) == 10000
+
+
+def test_nothing_is_visible_before_it_is_complete(tmp_path: Path) -> None:
+    with checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+        write_adapter(staging)
+        assert checkpoints.list_steps(tmp_path) == []
+        assert checkpoints.next_step(tmp_path) == 0
+    assert checkpoints.list_steps(tmp_path) == [1]
+
+
+def test_failing_writer_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="in the middle"), checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+        write_adapter(staging)
+        raise RuntimeError("in the middle")
+    assert list(checkpoints.checkpoints_dir(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("broken", ["adapter_config.json", "adapter_model.safetensors"])
+def test_incomplete_staging_is_refused(tmp_path: Path, broken: str) -> None:
+    with pytest.raises(CheckpointIncompleteError) as caught, checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+        write_adapter(staging)
+        (staging / broken).unlink()
+    assert caught.value.missing == [broken]
+    assert checkpoints.list_steps(tmp_path) == []
+
+
+def test_cut_off_weights_are_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    weights = newest / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert checkpoints.newest_step(tmp_path) == 1
+    assert checkpoints.list_steps(tmp_path) == [1]
+    assert checkpoints.next_step(tmp_path) == 3
+    with pytest.raises(CheckpointIncompleteError):
+        checkpoints.require_checkpoint(tmp_path, 2)
+
+
+def test_full_disk_is_a_checkpoint_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="No space left"), checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+        write_adapter(staging)
+        raise OSError(28, "No space left on device")
+    assert checkpoints.list_steps(tmp_path) == []
+
+
+def test_a_step_is_never_written_twice(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="exists already"):
+        save(tmp_path, 1)
+
+
+def test_missing_step_names_those_there(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        checkpoints.require_checkpoint(tmp_path, 5)
+    assert caught.value.available_steps == [4]
+
+
+def test_copy_is_independent_of_its_source_being_deleted(tmp_path: Path) -> None:
+    source = save(tmp_path, 1)
+    content = (source / "adapter_model.safetensors").read_bytes()
+    copy = checkpoints.copy_checkpoint(source, tmp_path, 2)
+    assert checkpoints.delete_checkpoints(tmp_path, keep={2}) == [1]
+    assert (copy / "adapter_model.safetensors").read_bytes() == content
+    assert checkpoints.list_steps(tmp_path) == [2]
+
+
+def test_staging_of_a_killed_writer_is_removed_and_that_of_a_living_one_kept(tmp_path: Path) -> None:
+    script = (
+        "import sys, os, signal; from pathlib import Path; from art.checkpoints import stage_checkpoint\n"
+        "with stage_checkpoint(Path(sys.argv[1]), 3) as staging:\n"
+        "    (staging / 'adapter_config.json').write_text('{}'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    writer = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert writer.returncode == -9
+    assert len(list(checkpoints.checkpoints_dir(tmp_path).iterdir())) == 1
+    with checkpoints.stage_checkpoint(tmp_path, 4) as ours:
+        removed = checkpoints.remove_abandoned_staging(tmp_path)
+        assert [path.name.split("-")[1] for path in removed] == ["0003"]
+        assert ours.is_dir()
+        write_adapter(ours)
+    assert checkpoints.list_steps(tmp_path) == [4]
+    assert os.listdir(checkpoints.checkpoints_dir(tmp_path)) == ["0004"]
