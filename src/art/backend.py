@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from art import dev
+    import art.dev as dev
     from art.model import Model, TrainableModel
     from art.trajectories import Trajectory, TrajectoryGroup
     from art.types import TrainConfig, TrainResult, TrainSFTConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from art import dev
+    import art.dev as dev
 
 
 class ModelKeywords(TypedDict, total=False):

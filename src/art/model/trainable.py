@@ -21,7 +21,7 @@ from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig, TrainSFTConfig
 
 if TYPE_CHECKING:
-    from art import dev
+    import art.dev as dev
     from art.backend import Backend
 
 logger = logging.getLogger(__name__)
