@@ -120,6 +120,8 @@ def _prompts_from_one_rendering(conversation: Conversation, renderer: ChatRender
     """Find all prompts within the last one; None when they are not all beginnings of it."""
     turns = conversation.turns
     text = conversation.prompt_before(turns[-1], renderer)
+    if not _shows_in_full(text, conversation.messages[: turns[-1].message_index]):
+        return None
     try:
         marked = conversation.prompt_with_placeholders(turns[-1], turns[:-1], renderer)
     except TokenizationError:
@@ -141,11 +143,29 @@ def _prompts_from_one_rendering(conversation: Conversation, renderer: ChatRender
     return prompts
 
 
+def _shows_in_full(text: str, messages: Sequence[Message]) -> bool:
+    """Tell whether the content of all messages stands in a text, in order.
+
+    Then nothing was left out because of later messages, and earlier prompts do not show more than this one does.
+    """
+    position = 0
+    for message in messages:
+        content = message["content"]
+        parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+        for part in parts:
+            shown = part.strip()
+            position = text.find(shown, position)
+            if position < 0:
+                return False
+            position += len(shown)
+    return True
+
+
 def _numbers_to_verify(num_turns: int) -> Iterator[int]:
     """Choose turns whose prompts are rendered to check them: all of them together cost about two of the longest.
 
-    What a template does to earlier messages depends on whether a later one exists (a later question, a later answer),
-    so it shows between a short prompt and a long one, or between the last two.
+    What a template adds or moves depends on whether a later message exists (a later question, a later answer), so it
+    shows between a short prompt and a long one, or between the last two.
     """
     number = 0
     while number < num_turns - 2:
