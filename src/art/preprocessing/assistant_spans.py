@@ -79,9 +79,10 @@ def _sampled_turn(index: int, choice: Any, tokenizer: Tokenizer) -> TrainedTurn 
 
 
 def _sampled_ids(tokens: list[str], tokenizer: Tokenizer) -> list[int]:
-    start = len(TOKEN_ID_PREFIX)
-    if all(token.startswith(TOKEN_ID_PREFIX) and token[start:].isdecimal() for token in tokens):
-        return [int(token[start:]) for token in tokens]
+    # One split for all tokens: asking each of them takes longer than the rest of the tokenizing.
+    before, *numbers = "".join(tokens).split(TOKEN_ID_PREFIX)
+    if not before and len(numbers) == len(tokens) and all(map(str.isdecimal, numbers)):
+        return list(map(int, numbers))
     ids = [_id_of_token_text(token, tokenizer) for token in tokens]
     num_unknown = sum(token_id is None for token_id in ids)
     if num_unknown:

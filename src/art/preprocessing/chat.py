@@ -42,6 +42,7 @@ class ChatRenderer:
         self._takes_parts = _takes_parts(getattr(tokenizer, "chat_template", None))
         self._encoded_prompts: dict[str, list[int]] = {}
         self._special_ids = _special_ids(tokenizer)
+        self._end_texts: dict[int, str] = {}
 
     def messages(self, messages_and_choices: Sequence[MessageOrChoice]) -> list[dict[str, Any]]:
         """Give the messages that the template gets."""
@@ -89,9 +90,12 @@ class ChatRenderer:
 
     def split_end(self, token_ids: list[int]) -> tuple[str, str]:
         """Give the text of sampled tokens, and apart from it that of the special token which ended them, if any."""
-        if token_ids and token_ids[-1] in self._special_ids:
-            return str(self.tokenizer.decode(token_ids[:-1])), str(self.tokenizer.decode(token_ids[-1:]))
-        return str(self.tokenizer.decode(token_ids)), ""
+        end = token_ids[-1] if token_ids else None
+        if end not in self._special_ids:
+            return str(self.tokenizer.decode(token_ids)), ""
+        if end not in self._end_texts:
+            self._end_texts[end] = str(self.tokenizer.decode([end]))
+        return str(self.tokenizer.decode(token_ids[:-1])), self._end_texts[end]
 
     def _reshape(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reshaped = dict(message)

@@ -49,7 +49,7 @@ def create_train_inputs(
         row["pixel_values"], row["image_grid_thw"] = [None], [None]
         config = config.model_copy(update={"learning_rate": WARMUP_LEARNING_RATE, "kl_penalty_coef": 0.0})
         _config = cast(DevTrainConfig, {**_config, "kl_penalty_coef": 0.0})
-    return TrainInputs(**row, config=config, _config=_config, return_new_logprobs=False)
+    return cast(TrainInputs, {**row, "config": config, "_config": _config, "return_new_logprobs": False})
 
 
 def take_row(packed_tensors: PackedTensors, offset: int, num_tokens: int | None = None) -> PackedTensors:
