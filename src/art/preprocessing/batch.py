@@ -90,6 +90,7 @@ def build_training_batch(
     )
     if not settings.allow_training_without_logprobs:
         results = [result for result in results if not np.isnan(result.logprobs).all()]
+    metrics["data/step_num_trajectories_dropped_untrainable"] = float(_count_untrainable(groups, results))
     if not results:
         return _skipped(metrics, _why_nothing_was_sampled(groups))
     limit = _row_limit(results, max_sequence_tokens, settings.packed_sequence_length)
@@ -123,6 +124,7 @@ def _group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "data/step_num_groups_submitted": float(len(groups)),
         "data/step_num_groups_trainable": float(sum(bool(group_advantages(group).any()) for group in rewards)),
         "data/step_num_trajectories_dropped_nonfinite_reward": float(len(unusable)),
+        "data/step_num_trajectories_dropped_untrainable": 0.0,
         "data/step_num_trajectories_dropped_overlong": 0.0,
         "data/step_trainer_tokens": 0.0,
     }
@@ -158,6 +160,20 @@ def _why_nothing_was_sampled(groups: Sequence[TrajectoryGroup]) -> str:
         f"`response.choices[0]` into messages_and_choices (not its message), sampled with logprobs=True, "
         f"or set allow_training_without_logprobs"
     )
+
+
+def _count_untrainable(groups: Sequence[TrajectoryGroup], results: Sequence[TokenizedResult]) -> int:
+    """Count trajectories whose reward tells something, but which hold nothing to train."""
+    trained = {id(result.trajectory) for result in results}
+    missing = [
+        f"trajectory {index} of group {group_index}"
+        for group_index, group in enumerate(groups)
+        for index, advantage in enumerate(group_advantages([trajectory.reward for trajectory in group.trajectories]))
+        if advantage and id(group.trajectories[index]) not in trained
+    ]
+    if missing:
+        logger.warning("dropped %d trajectories without a Choice that has logprobs, first %s", len(missing), missing[0])
+    return len(missing)
 
 
 def _row_limit(results: Sequence[TokenizedResult], max_sequence_tokens: int, packed_sequence_length: int | None) -> int:

@@ -89,14 +89,13 @@ def plan_rows(results: Sequence[TokenizedResult], row_tokens: int, fit: Fit, rng
             continue
         oldest = 0 if fit == "first" else max(len(rows) - 1, 0)
         candidates = np.frombuffer(rows_with_prompt[result.prompt_id] or _NO_ROWS, dtype=np.int64)
-        candidates = candidates[candidates >= oldest]
+        candidates = candidates[candidates >= oldest]  # a copy: an array that is looked into cannot grow
         index = _first_with_room(free[candidates], end - result.prompt_length)
         if index is not None and _can_share(result, rows[candidates[index]].prompts[result.prompt_id]):
             index = int(candidates[index])
         else:
             index = _first_with_room(free[oldest : len(rows)], end)
             index = len(rows) if index is None else oldest + index
-        del candidates  # an array that is looked into cannot grow
         if index == len(rows):
             rows.append(Row())
             if index == len(free):

@@ -13,11 +13,13 @@ pytestmark = pytest.mark.integration
 
 PARTS_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}({{ part.text }}){% endfor %}{% endif %}"
+    "{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for part in m.content %}({{ part.text }}){% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 REASONING_TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
     "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "é", "n": 1.0}'}}

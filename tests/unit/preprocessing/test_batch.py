@@ -68,6 +68,7 @@ def test_short_completions_are_not_padded_to_2048(tmp_path: Path) -> None:
             "data/step_num_groups_submitted": 1.0,
             "data/step_num_groups_trainable": 1.0,
             "data/step_num_trajectories_dropped_nonfinite_reward": 0.0,
+            "data/step_num_trajectories_dropped_untrainable": 0.0,
             "data/step_num_trajectories_dropped_overlong": 0.0,
             "data/step_trainer_tokens": 32 * 40.0,
             "data/step_num_packed_sequences": 32.0,
@@ -125,6 +126,16 @@ def test_bad_rewards_are_dropped_with_a_warning(tmp_path: Path, caplog: pytest.L
     assert batch.metrics["data/step_num_trajectories_dropped_nonfinite_reward"] == 1
     assert batch.metrics["data/step_trainer_tokens"] == 10
     assert "whose reward is not a finite number: [nan]" in caplog.text
+
+
+def test_trajectories_without_sampled_tokens_are_dropped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = {"role": "assistant", "content": "A"}
+    batch = build([group((0.0, 5), (1.0, 5)), group((0.0, 5), (1.0, 5), (3.0, plain))], tmp_path)
+    assert batch.metrics["data/step_num_trajectories_dropped_untrainable"] == 1
+    assert batch.metrics["data/step_trainer_tokens"] == 20
+    assert "dropped 1 trajectories without a Choice that has logprobs, first trajectory 2 of group 1" in caplog.text
 
 
 def _plain(text: str) -> dict[str, str]:
