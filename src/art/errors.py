@@ -36,7 +36,10 @@ class ARTError(Exception):
 
 
 def _rebuild_error(cls: type[ARTError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ARTError:
-    error = cls.__new__(cls, *args)
+    layout: type = cls  # the built-in class that decides how an instance is laid out in memory
+    while layout.__module__ != "builtins":
+        layout = layout.__base__ or object
+    error: ARTError = layout.__new__(cls, *args)
     error.args = args
     error.__dict__.update(attributes)
     return error
