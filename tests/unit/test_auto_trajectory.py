@@ -14,7 +14,6 @@ from openai.types.chat.chat_completion import Choice
 
 from art.auto_trajectory import auto_trajectory, capture_auto_trajectory, parse_sse_to_chat_completion
 from art.trajectories import History, Trajectory
-from art.types import MessagesAndChoices
 from tests.support.conversations import make_tool_call
 
 try:
@@ -71,7 +70,7 @@ def streamed(library: Any, *pieces: bytes | Exception, **headers: str) -> Any:
                 raise piece
             yield piece
 
-    class Stream(library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
+    class Stream(library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
             for piece in give():
                 yield piece
@@ -95,10 +94,14 @@ async def ask(client: AsyncOpenAI, *messages: Any, **options: Any) -> Any:
     return await client.chat.completions.create(model="m", messages=list(messages), **options)
 
 
-def texts(history: Trajectory | History | MessagesAndChoices) -> list[str]:
+def texts(history: Trajectory | History) -> list[str]:
     """Text of each entry, that of a Choice in brackets."""
-    entries = history if isinstance(history, list) else history.messages_and_choices
+    entries: list[Any] = list(history.messages_and_choices)
     return [f"[{e.message.content}]" if isinstance(e, Choice) else str(e.get("content")) for e in entries]
+
+
+def histories_of(trajectory: Trajectory) -> list[Trajectory | History]:
+    return [trajectory, *trajectory.additional_histories]
 
 
 def patched_methods() -> list[Any]:
@@ -331,7 +334,7 @@ async def test_same_question_again_begins_another_history() -> None:
             await ask(client, USER)
 
     trajectory = await capture_auto_trajectory(rollout())
-    assert [texts(h) for h in (trajectory, *trajectory.additional_histories)] == [["one", "[ONE]"]] * 2
+    assert [texts(h) for h in histories_of(trajectory)] == [["one", "[ONE]"]] * 2
 
 
 @pytest.mark.asyncio
@@ -404,8 +407,9 @@ async def test_captures_at_once_do_not_mix() -> None:
         captured = await asyncio.gather(*(capture_auto_trajectory(rollout(client, n)) for n in range(8)))
     for number, trajectory in enumerate(captured):
         assert trajectory.reward == number
-        histories = [trajectory, *trajectory.additional_histories]
-        assert [texts(h) for h in histories] == [[f"{number} {turn}", f"[{number} {turn}]"] for turn in range(3)]
+        assert [texts(h) for h in histories_of(trajectory)] == [
+            [f"{number} {turn}", f"[{number} {turn}]"] for turn in range(3)
+        ]
 
 
 @pytest.mark.asyncio
@@ -449,11 +453,14 @@ async def test_task_that_outlives_the_capture_adds_nothing() -> None:
     async def rollout(client: AsyncOpenAI) -> None:
         late.append(asyncio.create_task(ask_later(client)))
 
-    async with openai_client() as client:
-        trajectory = await capture_auto_trajectory(rollout(client))
-        may_go.set()
+    async def wait_for_it() -> None:  # while httpx is observed for somebody else
         await late[0]
-    assert trajectory.messages_and_choices == []
+
+    async with openai_client() as client:
+        ended = await capture_auto_trajectory(rollout(client))
+        may_go.set()
+        other = await capture_auto_trajectory(wait_for_it())
+    assert (ended.messages_and_choices, other.messages_and_choices) == ([], [])
 
 
 @pytest.mark.asyncio
@@ -511,7 +518,9 @@ async def test_patch_of_other_code_on_top_survives_and_nothing_is_recorded_twice
 
     try:
         for coroutine in (patch_and_roll(), rollout(), rollout()):
-            assert texts(await capture_auto_trajectory(coroutine)) == ["one", "[ONE]"]
+            trajectory = await capture_auto_trajectory(coroutine)
+            assert texts(trajectory) == ["one", "[ONE]"]
+            assert trajectory.additional_histories == []
         assert calls == ["traced"] * 3
     finally:
         httpx.AsyncClient.send = original  # type: ignore[method-assign]

@@ -126,6 +126,18 @@ async def test_allowance_holds_for_every_batch() -> None:
 
 
 @pytest.mark.asyncio
+async def test_share_is_that_of_a_batch_however_many_have_been_before() -> None:
+    pending = [TrajectoryGroup([succeed(), succeed()]) for _ in range(3)]
+    pending.append(TrajectoryGroup([fail(ValueError()), fail(ValueError())]))
+    settings = {"batch_size": 1, "max_concurrent_batches": 1, "max_batch_exceptions": 0.5}
+    async with aclosing(batches(pending, **settings)) as iterator:
+        for _ in range(3):
+            await anext(iterator)
+        with pytest.raises(ValueError):  # noqa: PT011  # any of the failures
+            await anext(iterator)
+
+
+@pytest.mark.asyncio
 async def test_group_that_failed_as_a_whole_is_replaced_by_the_next() -> None:
     async def group(reward: float) -> TrajectoryGroup:
         return TrajectoryGroup([make_trajectory(reward)])
@@ -136,14 +148,24 @@ async def test_group_that_failed_as_a_whole_is_replaced_by_the_next() -> None:
 
 
 @pytest.mark.asyncio
-async def test_dead_server_ends_the_batches_before_those_that_are_ready() -> None:
+async def test_dead_server_ends_the_batches_before_another_that_is_ready() -> None:
     groups = Groups(3)
-    death = ServerDiedError("exit code -9")
-    pending = [*groups.pending(), TrajectoryGroup([fail(death)])]
+    death, may_die = ServerDiedError("exit code -9"), asyncio.Event()
+
+    async def die() -> Trajectory:
+        await may_die.wait()
+        raise death
+
+    pending = [*groups.pending(), TrajectoryGroup([die()])]
     async with aclosing(batches(pending, batch_size=1, max_batch_exceptions=100)) as iterator:
-        groups.end(0, 1)
+        groups.end(0)
+        assert numbers_of(await anext(iterator)) == [0]
+        groups.end(1)
+        await settle()
+        may_die.set()
+        await settle()
         with pytest.raises(ServerDiedError) as caught:
-            [await settle() async for _ in iterator]
+            await anext(iterator)
     assert caught.value is death
     assert groups.cancelled == [2]
 

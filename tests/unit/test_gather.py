@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Iterable
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NoReturn
 
 import pytest
@@ -204,13 +204,19 @@ async def test_error_of_after_each_is_not_covered_by_the_allowance() -> None:
 
 @pytest.mark.asyncio
 async def test_rollouts_run_by_after_each_are_not_part_of_the_gather(capsys: pytest.CaptureFixture[str]) -> None:
-    async def after_each(group: TrajectoryGroup) -> TrajectoryGroup:
-        with set_gather_context(GatherContext(max_exceptions=1)):
-            return await TrajectoryGroup([succeed(1.0), fail(ValueError())])
+    async def again(group: TrajectoryGroup) -> TrajectoryGroup:
+        return await TrajectoryGroup([succeed(1.0), succeed(1.0)])
 
-    (group,) = await gather_trajectory_groups([TrajectoryGroup([succeed(0.0)])], after_each=after_each)
-    assert group.trajectories[0].reward == 1.0
-    assert "1/1" in last_bar(capsys)
+    async def fail_again(group: TrajectoryGroup) -> TrajectoryGroup:
+        return await TrajectoryGroup([fail(ValueError("again"))])
+
+    (group,) = await gather_trajectory_groups([TrajectoryGroup([succeed(0.0)])], after_each=again)
+    assert len(group) == 2
+    bar = last_bar(capsys)
+    assert "1/1" in bar
+    assert bar.endswith("reward=0]")
+    with pytest.raises(ValueError, match="again"):
+        await gather_trajectory_groups([TrajectoryGroup([succeed()])], max_exceptions=5, after_each=fail_again)
 
 
 # Trajectories -----------------------------------------------------------------------------------------------
@@ -304,7 +310,7 @@ async def test_others_are_cancelled_and_have_ended_when_a_failure_is_raised(kind
     async def group_of(items: list[Awaitable[Trajectory]]) -> TrajectoryGroup:
         return await TrajectoryGroup(items)
 
-    gathering: Awaitable[object] = {
+    gatherings: dict[str, Callable[[], Awaitable[object]]] = {
         "trajectories": lambda: gather_trajectories([rollout.run(), fail_after(rollout, error)]),
         "pending groups": lambda: gather_trajectory_groups(
             [TrajectoryGroup([rollout.run()]), TrajectoryGroup([fail_after(rollout, error)])]
@@ -312,9 +318,9 @@ async def test_others_are_cancelled_and_have_ended_when_a_failure_is_raised(kind
         "coroutines of groups": lambda: gather_trajectory_groups(
             [group_of([rollout.run()]), group_of([fail_after(rollout, error)])]
         ),
-    }[kind]()
+    }
     with pytest.raises(ValueError, match="x"):
-        await gathering
+        await gatherings[kind]()
     assert rollout.was_cancelled
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -374,14 +380,18 @@ def test_interrupt_in_a_rollout_passes_through_and_ends_the_others(error: BaseEx
     assert rollouts[0].was_cancelled
 
 
-@pytest.mark.asyncio
-async def test_rollouts_that_never_started_are_closed_without_a_warning() -> None:
-    # Python warns of coroutines that nobody awaited, and warnings are errors here.
-    task = asyncio.create_task(gather_trajectory_groups([TrajectoryGroup([succeed()])]))
-    await asyncio.sleep(0)  # the gather has made its tasks, and none of them has begun
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+def test_rollouts_that_an_interrupt_kept_from_starting_are_closed() -> None:
+    # Otherwise Python warns of coroutines that nobody awaited.
+    waiting: list[Any] = [succeed(), succeed(), succeed()]
+
+    async def main() -> None:
+        interrupt: Any = fail(KeyboardInterrupt())
+        groups: list[Any] = [interrupt, waiting[0], TrajectoryGroup(waiting[1:])]
+        await gather_trajectory_groups(groups)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert [inspect.getcoroutinestate(rollout) for rollout in waiting] == [inspect.CORO_CLOSED] * 3
 
 
 # Progress and metrics -----------------------------------------------------------------------------------------
@@ -432,10 +442,15 @@ async def test_bar_is_closed_when_a_failure_is_raised(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.asyncio
-async def test_bar_leaves_no_thread_behind() -> None:
-    before = threading.enumerate()
-    await gather_trajectories([succeed()])
-    assert threading.enumerate() == before
+async def test_bar_starts_no_thread() -> None:
+    bars: list[Any] = []
+
+    async def rollout() -> Trajectory:
+        bars.append(get_gather_context().pbar)
+        return make_trajectory()
+
+    await gather_trajectories([rollout()])
+    assert bars[0].monitor is None
 
 
 @pytest.mark.asyncio
@@ -458,16 +473,34 @@ async def test_completion_tokens_is_the_mean_over_all_choices_with_logprobs() ->
 async def test_group_inside_a_coroutine_counts_once_and_shares_the_allowance(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def group() -> TrajectoryGroup:
-        return await TrajectoryGroup([succeed(1.0, tokens=2), succeed(0.0, tokens=2), fail(ValueError("inner"))])
+    async def nested() -> TrajectoryGroup:
+        return await TrajectoryGroup([succeed(0.0, tokens=2), succeed(0.0, tokens=2), fail(ValueError("inner"))])
 
-    groups = await gather_trajectory_groups([group(), group()], max_exceptions=2)
+    async def plain() -> TrajectoryGroup:
+        return TrajectoryGroup([make_trajectory(1.0, tokens=5), make_trajectory(1.0, tokens=3)])
+
+    groups = await gather_trajectory_groups([nested(), nested(), plain()], max_exceptions=2)
     bar = last_bar(capsys)
-    assert "2/2" in bar
-    assert bar.endswith("reward=0.5, exceptions=2, completion_tokens=2]")
-    assert [len(g.exceptions) for g in groups] == [1, 1]
+    assert "3/3" in bar
+    assert bar.endswith("reward=0.333, exceptions=2, completion_tokens=2.67]")  # each trajectory counts once
+    assert [len(g.exceptions) for g in groups] == [1, 1, 0]
     with pytest.raises(ValueError, match="inner"):
-        await gather_trajectory_groups([group(), group()], max_exceptions=1)
+        await gather_trajectory_groups([nested(), nested()], max_exceptions=1)
+
+
+@pytest.mark.asyncio
+async def test_group_inside_a_rollout_does_not_move_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    async def rollout() -> Trajectory:
+        best = max(await TrajectoryGroup([succeed(1.0, tokens=2), succeed(0.0)]), key=lambda t: t.reward)
+        assert best.metrics["completion_tokens"] == 2
+        return best
+
+    await gather_trajectory_groups([TrajectoryGroup([rollout()])])
+    await gather_trajectories([rollout()])
+    bars = capsys.readouterr().err
+    assert bars.count("1/1") >= 2
+    assert "3/1" not in bars
+    assert bars.rstrip().endswith("reward=1, completion_tokens=2]")
 
 
 @pytest.mark.asyncio

@@ -4,7 +4,7 @@ import copy
 import pickle
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 import pytest
@@ -15,9 +15,9 @@ from art.errors import DataError
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup, get_messages
 from tests.support.conversations import make_choice, make_tool_call, make_trajectory
 
-USER = {"role": "user", "content": "question"}
-BARE_TOOL = {"name": "look", "parameters": {"type": "object", "properties": {}}}
-WRAPPED_TOOL = {"type": "function", "function": BARE_TOOL}
+USER: Any = {"role": "user", "content": "question"}
+BARE_TOOL: Any = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+WRAPPED_TOOL: Any = {"type": "function", "function": BARE_TOOL}
 
 
 def raised(error: Exception) -> Exception:
@@ -78,7 +78,7 @@ def test_tools_are_kept_in_both_forms() -> None:
     assert History(messages_and_choices=[], tools=tools).tools == tools
     assert Trajectory.model_validate(Trajectory(tools=tools).model_dump()).tools == tools
     with pytest.raises(pydantic.ValidationError, match="tool 1"):
-        Trajectory(tools=[WRAPPED_TOOL, {"parameters": {}}])  # type: ignore[list-item]
+        Trajectory(tools=[WRAPPED_TOOL, cast(Any, {"parameters": {}})])
 
 
 def test_entries_are_kept_as_given_in_a_list_of_their_own() -> None:
@@ -87,7 +87,7 @@ def test_entries_are_kept_as_given_in_a_list_of_their_own() -> None:
     trajectory = Trajectory(messages_and_choices=given)
     assert trajectory.messages_and_choices[0] is USER
     assert trajectory.messages_and_choices[1] is choice
-    trajectory.messages_and_choices.append(USER)  # type: ignore[arg-type]
+    trajectory.messages_and_choices.append(USER)
     assert len(given) == 2
 
 
@@ -131,7 +131,7 @@ def test_for_logging_marks_what_is_trained() -> None:
     choice = make_choice(None, message={"tool_calls": [make_tool_call()], "reasoning_content": "hm"})
     trajectory = Trajectory(
         messages_and_choices=[USER, choice],
-        tools=[WRAPPED_TOOL],  # type: ignore[list-item]
+        tools=[WRAPPED_TOOL],
         reward=0.5,
         initial_policy_version=3,
         metrics={"m": 1},
@@ -169,8 +169,8 @@ def test_trajectory_survives_dump_and_load_with_its_choices(finish_reason: str) 
     choice = make_choice(tokens=2, message={"tool_calls": [make_tool_call()]})
     choice.finish_reason = finish_reason  # type: ignore[assignment]  # vLLM has reasons of its own
     trajectory = Trajectory(
-        messages_and_choices=[USER, choice],  # type: ignore[list-item]
-        additional_histories=[History(messages_and_choices=[choice], tools=[BARE_TOOL])],  # type: ignore[list-item]
+        messages_and_choices=[USER, choice],
+        additional_histories=[History(messages_and_choices=[choice], tools=[BARE_TOOL])],
         initial_policy_version=1,
         final_policy_version=2,
     )
@@ -199,8 +199,13 @@ def test_subclass_keeps_its_own_fields() -> None:
 
 
 def make_group() -> TrajectoryGroup:
+    items: list[Trajectory | BaseException] = [
+        make_trajectory(1.0, tokens=2),
+        raised(ValueError("no answer")),
+        make_trajectory(0.0),
+    ]
     return TrajectoryGroup(
-        [make_trajectory(1.0, tokens=2), raised(ValueError("no answer")), make_trajectory(0.0)],
+        items,
         exceptions=[KeyError("earlier")],
         metadata={"scenario_id": "s1"},
         metrics={"g": 0.5},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Hashable
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, ParamSpec, TypeVar
 
 from art.errors import ConfigurationError
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 def limit_concurrency(
     n: int, derive_key: Callable[..., str] | None = None
-) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
     """Make a decorator that lets at most n calls of an async function run at once; others wait their turn.
 
     Args:
@@ -28,7 +28,7 @@ def limit_concurrency(
     if n < 1:
         raise ConfigurationError(f"limit_concurrency: n={n} must be at least 1")
 
-    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         slots: dict[Hashable, _Slots] = {}
 
         @functools.wraps(function)

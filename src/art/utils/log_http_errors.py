@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 import httpx
@@ -12,7 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def log_http_errors(func: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+def log_http_errors(func: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
     """Decorate an async function so that a refused request is raised with the server's own explanation.
 
     An `httpx.HTTPStatusError` whose body is JSON becomes an `Exception` with status, URL and the body's `detail` (the

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,6 +59,33 @@ def test_limit_works_in_one_event_loop_after_another() -> None:
     asyncio.run(main())
     asyncio.run(main())
     assert load.highest == {"a": 1}
+
+
+def test_event_loops_of_several_threads_are_limited_each_by_itself() -> None:
+    both_work = threading.Barrier(2, timeout=10)
+
+    @limit_concurrency(1)
+    async def limited() -> None:
+        await asyncio.to_thread(both_work.wait)
+
+    async def main() -> None:
+        await asyncio.gather(limited(), limited())
+
+    with ThreadPoolExecutor(2) as threads:
+        for running in [threads.submit(asyncio.run, main()) for _ in range(2)]:
+            running.result()
+
+
+def test_nothing_is_kept_of_calls_that_have_ended() -> None:
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    @limit_concurrency(1)
+    async def limited() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+
+    asyncio.run(limited())
+    gc.collect()
+    assert loops[0]() is None
 
 
 @pytest.mark.asyncio
