@@ -82,9 +82,16 @@ class ChildProcess:
         self.argv = list(argv)
         self.log_path = log_path
         self.exited: Future[int] = Future()
+        self.exited.set_running_or_notify_cancel()  # whoever stops waiting for it must not cancel it for the others
         self.stop_requested = False
+        self._owner = os.getpid()
+        try:
+            self._watchdog = _start_watchdog(process.pid)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         _living.add(self)
-        self._watchdog = _start_watchdog(process.pid)
         threading.Thread(target=self._wait, name=f"art-wait-{self.pid}", daemon=True).start()
 
     @classmethod
@@ -138,20 +145,22 @@ class ChildProcess:
     def terminate(self) -> None:
         """Ask the child to end; do not wait."""
         self.stop_requested = True
-        _signal_group_leader(self.pid, signal.SIGTERM)
+        self._process.send_signal(signal.SIGTERM)
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask the child to end, wait, then end its whole group. Blocks up to `grace_s` and a little more."""
         self.stop_requested = True
         if self.is_running:
-            _signal_group_leader(self.pid, signal.SIGTERM)
-            _signal_group_leader(self.pid, signal.SIGCONT)
+            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)
             self._wait_until(time.monotonic() + grace_s)
         self.kill_group()
 
     def kill_group(self) -> None:
-        """End the child and everything in its group at once, and wait until they are gone."""
+        """End the child and everything in its group at once, and wait until they are gone. Safe to call twice."""
         self.stop_requested = True
+        if self not in _living:
+            return  # the group's number may be somebody else's by now
         deadline = time.monotonic() + GROUP_DRAIN_S
         if not self.is_running:
             while _is_group_alive(self.pid) and time.monotonic() < deadline:
@@ -164,11 +173,17 @@ class ChildProcess:
         self._watchdog.wait()
         _living.discard(self)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it, and not one that this process was forked from."""
+        return self._owner == os.getpid()
+
     def _wait(self) -> None:
         code = self._process.wait()
         if not self.stop_requested:
             logger.debug("child ended: pid=%d %s", self.pid, describe_exit(code))
         self.exited.set_result(code)
+        self._watchdog.wait()  # it ends what the child left behind, then itself
 
     def _wait_until(self, deadline: float) -> None:
         try:
@@ -205,7 +220,7 @@ _living: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
 
 
 def _end_all_at_exit() -> None:
-    children = list(_living)
+    children = [child for child in _living if child.is_ours]
     for child in children:
         child.terminate()
     for child in children:
@@ -232,20 +247,30 @@ def _is_group_alive(pgid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    return _has_running_member(pgid)
+
+
+def _has_running_member(pgid: int) -> bool:
+    """Look whether a group is more than zombies, which stay for good where nobody collects orphans (containers)."""
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return True  # no such file system: all that is known is that the group exists
+    for pid in pids:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        state, _, group = stat.rpartition(")")[2].split()[:3]
+        if int(group) == pgid and state not in {"Z", "X"}:
+            return True
+    return False
 
 
 def _signal_group(pgid: int, sig: signal.Signals) -> None:
     try:
         os.killpg(pgid, sig)
     except (ProcessLookupError, PermissionError):
-        return
-
-
-def _signal_group_leader(pid: int, sig: signal.Signals) -> None:
-    try:
-        os.kill(pid, sig)
-    except ProcessLookupError:
         return
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from art.processes import ChildProcess, describe_exit, log_tail
 from tests.support.waiting import is_running, wait_until
@@ -85,3 +89,75 @@ def test_exit_codes_in_words() -> None:
     assert describe_exit(0) == "exited with code 0"
     assert describe_exit(-9) == "killed by SIGKILL"
     assert describe_exit(None) == "running"
+
+
+def test_exit_is_noticed_though_somebody_stopped_waiting_for_it(tmp_path: Path) -> None:
+    async def wait_and_give_up(child: ChildProcess) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(child.exited), 0.01)
+
+    child = start(SLEEP, tmp_path)
+    asyncio.run(wait_and_give_up(child))
+    assert child.is_running
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.exited.result(timeout=5) == -signal.SIGKILL
+    child.stop()
+
+
+def test_zombies_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose first process collects no orphans."""
+    code = (
+        "import os, signal, time\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(0)\n"  # a zombie in the group for as long as its parent lives
+        "os.setpgid(0, 0)\n"  # and the parent leaves the group
+        "print(pid, flush=True); time.sleep(1000)"
+    )
+    child = start(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"], tmp_path
+    )
+    zombie = grandchild_of(child)
+    runner = int(Path(f"/proc/{zombie}/stat").read_text().rpartition(")")[2].split()[1])
+    monkeypatch.setattr("art.processes.GROUP_DRAIN_S", 60.0)
+    began = time.monotonic()
+    try:
+        child.kill_group()
+    finally:
+        os.kill(runner, signal.SIGKILL)
+    assert time.monotonic() - began < 5.0
+
+
+def test_ended_group_is_never_signalled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = start(SLEEP, tmp_path)
+    child.kill_group()
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("the number may be somebody else's"))
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("the number may be somebody else's"))
+    child.terminate()
+    child.stop()
+    child.kill_group()
+
+
+def test_forked_copy_leaves_the_children_alone(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from art.processes import ChildProcess\n"
+        f"c = ChildProcess.start({SLEEP!r}, env=dict(os.environ), log_path=Path(sys.argv[1]))\n"
+        "if os.fork() == 0: sys.exit(0)\n"  # runs the exit hooks
+        "os.wait(); print(c.is_running, flush=True)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "log")], capture_output=True, text=True, timeout=30
+    )
+    assert run.stdout.strip() == "True"
+
+
+def test_child_without_watchdog_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = []
+
+    def refuse(leader: int) -> None:
+        pids.append(leader)
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("art.processes._start_watchdog", refuse)
+    with pytest.raises(OSError, match="no more processes"):
+        start(SLEEP, tmp_path)
+    assert not is_running(pids[0])
