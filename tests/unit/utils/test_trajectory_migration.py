@@ -185,6 +185,12 @@ def test_yaml_of_the_oldest_releases() -> None:
     assert (trajectory.reward, trajectory.messages_and_choices) == (1.5, [{"role": "user", "content": "hi"}])
 
 
+def test_characters_that_only_look_like_line_ends_stay_inside_the_text() -> None:
+    line = json.dumps(LINE, ensure_ascii=False)
+    assert "\u2028" in line
+    assert content_of(migration.deserialize_trajectory_groups(f"{line}\n{line}\n")) == content_of([GROUP, GROUP])
+
+
 def test_text_that_is_neither_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON lines"):
         migration.deserialize_trajectory_groups("{a: [b")
