@@ -1,0 +1,146 @@
+"""A loaded model as the trainer uses it: hidden states of packed rows, the adapter's parameters, the adapter off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from art.preprocessing.packed_tensors import PackedTensors
+from art.unsloth.attention_mask import AttentionMask, build_attention
+from art.unsloth.logprobs import OutputHead, scatter_predictions, token_logprobs, wanted_predictions
+
+ADAPTER_NAME = "default"
+
+# Share of the free memory that activations may take on a CPU before they are recomputed instead.
+_CPU_ACTIVATION_SHARE = 0.25
+
+
+@dataclass
+class LanguageModel:
+    """A base model with LoRA layers in it.
+
+    Attributes:
+        peft_model: The PEFT wrapper.
+        causal_lm: The base model, whose layers hold the adapter.
+        backbone: The part of it that makes hidden states.
+        head: What makes logits of them.
+        device: Where it computes.
+        dtype: What it computes in.
+        may_checkpoint: Whether activations may be recomputed in the backward pass.
+        chooses_checkpointing: Whether that is decided here, by the length of a row; otherwise its loader did.
+    """
+
+    peft_model: Any
+    causal_lm: Any
+    backbone: Any
+    head: OutputHead
+    device: torch.device
+    dtype: torch.dtype
+    may_checkpoint: bool
+    chooses_checkpointing: bool
+
+    @property
+    def text_config(self) -> Any:
+        """Configuration of the language part."""
+        return self.causal_lm.config.get_text_config()
+
+    def adapter_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Return what is trained, by name, always in the same order."""
+        return {name: value for name, value in self.peft_model.named_parameters() if value.requires_grad}
+
+    def hidden_states(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionMask | None,
+        **images: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the last hidden states (B, S, H).
+
+        Args:
+            tokens: (B, S)
+            positions: Rotary position of each token, (B, S).
+            attention: From `build_attention`; None: plainly causal, which fits rows that hold one sequence from its
+                start.
+            images: What the vision part takes, such as `pixel_values`.
+        """
+        if _has_multimodal_positions(self.text_config):
+            positions = positions.unsqueeze(0).expand(3, -1, -1)
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            output = self.backbone(
+                input_ids=tokens, attention_mask=attention, position_ids=positions, use_cache=False, **images
+            )
+        hidden: torch.Tensor = output.last_hidden_state
+        return hidden
+
+    def score_row(self, row: PackedTensors, chunk_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score the tokens of packed rows that a loss looks at; with gradient if that is switched on.
+
+        Args:
+            row: Tensors of shape (B, S), on the model's device.
+            chunk_tokens: Tokens whose logits are made at once.
+
+        Returns:
+            Logprobs and entropies, prediction-aligned, (B, S), float32; 0 where no loss looks.
+        """
+        if torch.is_grad_enabled():
+            self._choose_checkpointing(row["tokens"].shape[1])
+        attention = build_attention(self.text_config, row["group_ids"], row["parent_ids"], row["input_pos"], self.dtype)
+        hidden = self.hidden_states(row["tokens"], row["input_pos"], attention, **self._images(row))
+        is_wanted = wanted_predictions(row["assistant_mask"], row["logprobs"])
+        next_tokens = torch.roll(row["tokens"], -1, dims=1)
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            logprobs, entropies = token_logprobs(hidden[is_wanted], next_tokens[is_wanted], self.head, chunk_tokens)
+        return scatter_predictions(logprobs, is_wanted), scatter_predictions(entropies, is_wanted)
+
+    def score_sequence(self, token_ids: list[int]) -> torch.Tensor:
+        """Return the float32 logprobs (T - 1,) of the tokens of one sequence, from the second on; no gradient."""
+        tokens = torch.tensor([token_ids], device=self.device)
+        positions = torch.arange(len(token_ids), device=self.device).unsqueeze(0)
+        with self.evaluating(), torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            hidden = self.hidden_states(tokens, positions, None)
+            logprobs, _ = token_logprobs(hidden[0, :-1], tokens[0, 1:], self.head, len(token_ids))
+        return logprobs
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """No gradients, no dropout; afterwards in training mode again if it was before."""
+        was_training = self.peft_model.training
+        self.peft_model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.peft_model.train(was_training)
+
+    def _images(self, row: PackedTensors) -> dict[str, torch.Tensor]:
+        keys: tuple[Literal["pixel_values", "image_grid_thw"], ...] = ("pixel_values", "image_grid_thw")
+        present = {key: [part for part in row[key] if part is not None] for key in keys}
+        return {key: torch.cat(parts).to(self.device) for key, parts in present.items() if parts}
+
+    def _choose_checkpointing(self, num_tokens: int) -> None:
+        if not self.chooses_checkpointing:
+            return
+        wanted = self.may_checkpoint and (self.device.type != "cpu" or self._is_too_long_for_memory(num_tokens))
+        if wanted and not self.causal_lm.is_gradient_checkpointing:
+            self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        elif not wanted and self.causal_lm.is_gradient_checkpointing:
+            self.causal_lm.gradient_checkpointing_disable()
+
+    def _is_too_long_for_memory(self, num_tokens: int) -> bool:
+        """Estimate the activations of a row. Recomputing gives the same numbers and takes half as long again."""
+        import psutil
+
+        config = self.text_config
+        per_token = 14 * config.hidden_size + 5 * getattr(config, "intermediate_size", 4 * config.hidden_size)
+        per_token += 2 * config.num_attention_heads * num_tokens  # scores, which the CPU's kernels may keep
+        activation_bytes = config.num_hidden_layers * num_tokens * per_token * self.dtype.itemsize
+        return bool(activation_bytes > _CPU_ACTIVATION_SHARE * psutil.virtual_memory().available)
+
+
+def _has_multimodal_positions(text_config: Any) -> bool:
+    return "mrope_section" in (getattr(text_config, "rope_parameters", None) or {})
