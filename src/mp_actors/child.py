@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from mp_actors.dispatch import close_object, run_method
-from mp_actors.wire import Call, Cancel, Channel, Close, Event, Item, Reply, Start, portable_error
+from mp_actors.wire import Call, Cancel, Channel, Close, Event, Item, Reply, Start, pack, portable_error, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ class _Host:
         self._channel = channel
         self._target = target
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._cancelled_by_caller: set[int] = set()
         self._closing = asyncio.Event()
 
     async def serve(self) -> None:
@@ -30,7 +31,7 @@ class _Host:
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._closing.set)
         if hasattr(self._target, "on_event"):
-            self._target.on_event = lambda value: self._send(Event(value))
+            self._target.on_event = self._send_event
         threading.Thread(target=self._receive, args=(loop,), name="actor-receive", daemon=True).start()
         await self._closing.wait()
         calls = list(self._calls.values())
@@ -43,45 +44,71 @@ class _Host:
         try:
             while True:
                 frame = self._channel.receive()
-                loop.call_soon_threadsafe(self._handle, frame)
+                arguments = _read_arguments(frame) if isinstance(frame, Call) else None
+                loop.call_soon_threadsafe(self._handle, frame, arguments)
         except EOFError:
             loop.call_soon_threadsafe(self._closing.set)
 
-    def _handle(self, frame: Any) -> None:
+    def _handle(self, frame: Any, arguments: Any) -> None:
         if isinstance(frame, Call):
-            self._calls[frame.call_id] = asyncio.get_running_loop().create_task(self._run(frame))
+            self._calls[frame.call_id] = asyncio.get_running_loop().create_task(self._run(frame, arguments))
         elif isinstance(frame, Cancel):
             if frame.call_id in self._calls:
+                self._cancelled_by_caller.add(frame.call_id)
                 self._calls[frame.call_id].cancel()
         elif isinstance(frame, Close):
             self._closing.set()
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: Call, arguments: Any) -> None:
         def emit(value: Any) -> None:
-            self._channel.send(Item(call.call_id, value))
+            self._channel.send(Item(call.call_id, pack(value)))
 
+        value: Any = None
+        error: BaseException | None = None
         try:
-            value = await run_method(self._target, call.method, call.args, call.kwargs, emit)
-            reply = Reply(call.call_id, value=value)
-        except asyncio.CancelledError:
-            reply = Reply(call.call_id, error=asyncio.CancelledError())
+            if isinstance(arguments, BaseException):
+                raise arguments
+            args, kwargs = arguments
+            value = await run_method(self._target, call.method, args, kwargs, emit)
+        except asyncio.CancelledError as err:
+            # To a caller who did not ask for it, it must not look as if the caller had been cancelled.
+            was_asked = call.call_id in self._cancelled_by_caller
+            error = err if was_asked else RuntimeError(f"{call.method} was cut off: its process is being closed")
         except BaseException as err:  # noqa: BLE001 - every call ends with a reply, whatever it raised
-            reply = Reply(call.call_id, error=portable_error(err))
+            error = portable_error(err)
         finally:
             del self._calls[call.call_id]
-        self._send(reply)
+            self._cancelled_by_caller.discard(call.call_id)
+        self._send(Reply(call.call_id, _pack_outcome(value, error)))
+
+    def _send_event(self, value: Any) -> None:
+        try:
+            packed = pack(value)
+        except Exception as err:  # noqa: BLE001 - nobody waits for an event
+            logger.warning("event not sent: %s", err)
+            return
+        self._send(Event(packed))
 
     def _send(self, frame: Reply | Event) -> None:
         try:
             self._channel.send(frame)
         except OSError:
             self._closing.set()
-        except Exception as err:  # noqa: BLE001 - an unpicklable result must not leave the caller waiting
-            if isinstance(frame, Reply):
-                error = RuntimeError(f"the result of a call cannot be sent between processes: {err}")
-                self._channel.send(Reply(frame.call_id, error=error))
-            else:
-                logger.warning("event not sent: %s", err)
+
+
+def _read_arguments(call: Call) -> Any:
+    """Return a call's arguments, or what went wrong in reading them."""
+    try:
+        return unpack(call.arguments)
+    except Exception as err:  # noqa: BLE001 - becomes the call's reply
+        return TypeError(f"the arguments of {call.method} cannot be read in the child process: {err!r}")
+
+
+def _pack_outcome(value: Any, error: BaseException | None) -> bytes:
+    try:
+        return pack((value, error))
+    except Exception as err:  # noqa: BLE001 - an unpicklable result must not leave the caller waiting
+        return pack((None, RuntimeError(f"the result of a call cannot be sent between processes: {err}")))
 
 
 def main() -> None:
@@ -95,9 +122,9 @@ def main() -> None:
     try:
         target = pickle.loads(start.pickled_object)  # noqa: S301 - from our own parent
     except BaseException as err:  # the parent is waiting for the first reply
-        channel.send(Reply(0, error=portable_error(err)))
+        channel.send(Reply(0, pack((None, portable_error(err)))))
         raise
-    channel.send(Reply(0))
+    channel.send(Reply(0, pack((None, None))))
     asyncio.run(_Host(channel, target).serve())
     channel.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import itertools
 import logging
@@ -21,7 +22,7 @@ from typing import Any
 
 from art.errors import TrainerDiedError
 from art.processes import ChildProcess, describe_exit, log_tail
-from mp_actors.wire import Call, Cancel, Channel, Close, Event, Item, Reply, Start
+from mp_actors.wire import Call, Cancel, Channel, Close, Event, Item, Reply, Start, pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ class _PendingCall:
 
     def __init__(self) -> None:
         self.reply: Future[Any] = Future()
+        self.reply.set_running_or_notify_cancel()  # one who stops waiting must not cancel it for the others
+        self.is_sent = False
+        self.is_abandoned = False
         self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.on_item: Callable[[], None] | None = None
 
@@ -72,13 +76,18 @@ class ActorProxy:
         self._on_death: Callable[[TrainerDiedError], None] = lambda error: None
         start = Start(sys_path=list(sys.path), title=title, pickled_object=pickle.dumps(target))
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             self._process = ChildProcess.start(
                 [sys.executable, "-m", "mp_actors.child", str(theirs.fileno())],
                 env=_child_environment(env),
                 log_path=log_path,
                 pass_fds=[theirs.fileno()],
             )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._channel = Channel(ours)
         self._ready = _PendingCall()
         self._pending[0] = self._ready
@@ -96,8 +105,12 @@ class ActorProxy:
         self._on_event = handler
 
     def on_death(self, handler: Callable[[TrainerDiedError], None]) -> None:
-        """Have `handler` called, in the receiving thread, when the child ends unasked."""
-        self._on_death = handler
+        """Have `handler` called, in the receiving thread, when the child ends unasked; at once if it has already."""
+        with self._lock:
+            self._on_death = handler
+            died = self._died
+        if died is not None and not self._closed:
+            handler(died)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -120,15 +133,16 @@ class ActorProxy:
         await asyncio.wrap_future(self._ready.reply)
 
     async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call_id, pending = await asyncio.to_thread(self._send_call, method, args, kwargs)
+        call_id, pending = next(self._call_ids), _PendingCall()
         try:
-            return await asyncio.shield(asyncio.wrap_future(pending.reply))
+            await asyncio.to_thread(self._send_call, call_id, pending, method, args, kwargs)
+            return await asyncio.wrap_future(pending.reply)
         except asyncio.CancelledError:
-            self._cancel(call_id)
+            self._abandon(call_id, pending)
             raise
 
     async def _iterate(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        call_id, pending = await asyncio.to_thread(self._send_call, method, args, kwargs)
+        call_id, pending = next(self._call_ids), _PendingCall()
         loop = asyncio.get_running_loop()
         news = asyncio.Event()
 
@@ -138,6 +152,7 @@ class ActorProxy:
 
         pending.on_item = wake
         try:
+            await asyncio.to_thread(self._send_call, call_id, pending, method, args, kwargs)
             while True:
                 news.clear()
                 finished = pending.reply.done()
@@ -150,27 +165,36 @@ class ActorProxy:
                     await news.wait()
         finally:
             if not pending.reply.done():
-                self._cancel(call_id)
+                self._abandon(call_id, pending)
 
-    def _send_call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, _PendingCall]:
-        call_id, pending = next(self._call_ids), _PendingCall()
+    def _send_call(
+        self, call_id: int, pending: _PendingCall, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        call = Call(call_id, method, pack((args, kwargs)))
         with self._lock:
-            if self._died is not None:
-                raise self._died
             if self._closed:
                 raise RuntimeError(f"{self._target_type.__name__} is closed")
+            if self._died is not None:
+                raise copy.copy(self._died)  # one error raised often would gather the frames of all its callers
             self._pending[call_id] = pending
-        try:
-            self._channel.send(Call(call_id, method, args, kwargs))
-        except OSError:
-            pass  # the receiving thread sees the same end and fails the call with what is known
-        except BaseException:
-            with self._lock:
-                self._pending.pop(call_id, None)
-            raise
-        return call_id, pending
+        with contextlib.suppress(OSError):  # the receiving thread sees the same end and fails the call
+            self._channel.send(call)
+        with self._lock:
+            pending.is_sent = True
+            is_abandoned = pending.is_abandoned
+        if is_abandoned:
+            self._send_cancel(call_id)
 
-    def _cancel(self, call_id: int) -> None:
+    def _abandon(self, call_id: int, pending: _PendingCall) -> None:
+        """Have a call cancelled in the child; one that is being sent is cancelled by its sender."""
+        with self._lock:
+            pending.is_abandoned = True
+            is_sent = pending.is_sent
+        if is_sent:
+            # In a thread, since a child that does not read would hold up the caller's event loop.
+            threading.Thread(target=self._send_cancel, args=(call_id,), name="actor-cancel", daemon=True).start()
+
+    def _send_cancel(self, call_id: int) -> None:
         with contextlib.suppress(OSError):
             self._channel.send(Cancel(call_id))
 
@@ -186,15 +210,18 @@ class ActorProxy:
             with self._lock:
                 pending = self._pending.pop(frame.call_id, None)
             if pending is not None:
-                pending.finish(frame.value, frame.error)
+                pending.finish(*_read_outcome(frame.outcome))
         elif isinstance(frame, Item):
             with self._lock:
                 pending = self._pending.get(frame.call_id)
             if pending is not None:
-                pending.add(frame.value)
+                try:
+                    pending.add(unpack(frame.value))
+                except Exception as err:  # noqa: BLE001 - fails its own call
+                    pending.finish(None, _unreadable(err))
         elif isinstance(frame, Event):
             try:
-                self._on_event(frame.value)
+                self._on_event(unpack(frame.value))
             except Exception:
                 logger.exception("event handler failed")
 
@@ -214,13 +241,18 @@ class ActorProxy:
         with self._lock:
             expected = self._closed
             self._died = error
+            on_death = self._on_death
             pending = list(self._pending.values())
             self._pending.clear()
         for call in pending:
-            call.finish(None, error)
+            closed = RuntimeError(f"{self._target_type.__name__} was closed before it answered")
+            call.finish(None, closed if expected else copy.copy(error))
         if not expected:
-            self._process.kill_group()
-            self._on_death(error)
+            try:
+                on_death(error)
+            finally:
+                self._process.kill_group()
+                self._channel.close()
 
     def close(self) -> None:
         """Ask the child to close the object and end; end it if it does not. Blocks; safe to call twice."""
@@ -265,6 +297,18 @@ def move_to_child_process(
 def close_proxy(proxy: ActorProxy) -> None:
     """Close what `move_to_child_process` returned. Blocks until the child and all it started are gone."""
     proxy.close()
+
+
+def _read_outcome(outcome: bytes) -> tuple[Any, BaseException | None]:
+    try:
+        value, error = unpack(outcome)
+    except Exception as err:  # noqa: BLE001 - every call ends with a result or an exception
+        return None, _unreadable(err)
+    return value, error
+
+
+def _unreadable(error: Exception) -> RuntimeError:
+    return RuntimeError(f"what the child process sent cannot be read in this one: {error!r}")
 
 
 def _child_environment(extra: Mapping[str, str] | None) -> dict[str, str]:

@@ -24,6 +24,7 @@ class ThreadActor:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closed = False
+        self._lock = threading.Lock()
         self._on_event: Callable[[Any], None] = lambda value: None
         if hasattr(target, "on_event"):
             target.on_event = lambda value: self._on_event(value)
@@ -49,10 +50,18 @@ class ThreadActor:
     async def _call(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], emit: Callable[[Any], None]
     ) -> Any:
-        if self._closed:
-            raise RuntimeError(f"{type(self._target).__name__} is closed")
-        future = asyncio.run_coroutine_threadsafe(run_method(self._target, method, args, kwargs, emit), self._loop)
-        return await asyncio.wrap_future(future)
+        with self._lock:  # a call that is let in is known to the loop before `close` looks for calls
+            if self._closed:
+                raise RuntimeError(f"{type(self._target).__name__} is closed")
+            future = asyncio.run_coroutine_threadsafe(run_method(self._target, method, args, kwargs, emit), self._loop)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            # It must not look as if the caller had been cancelled.
+            raise RuntimeError(f"{method} was cut off: {type(self._target).__name__} is being closed") from None
 
     async def _iterate(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -85,9 +94,10 @@ class ThreadActor:
 
     def close(self) -> None:
         """Close the object and end the thread. Blocks; safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         try:
             asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
         finally:
@@ -110,6 +120,10 @@ class ThreadActor:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
 

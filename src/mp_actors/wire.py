@@ -1,4 +1,8 @@
-"""What travels between an actor's two processes: length-prefixed pickles over a socket pair."""
+"""What travels between an actor's two processes: length-prefixed pickles over a socket pair.
+
+Values of the caller's and the object's own travel pickled inside a frame of ours, so that one that cannot be read at
+the other end fails its own call and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Call:
-    """Call a method; `args` and `kwargs` travel inside."""
+    """Call a method; `arguments` is `pack((args, kwargs))`."""
 
     call_id: int
     method: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    arguments: bytes
 
 
 @dataclass(frozen=True)
@@ -47,26 +50,35 @@ class Close:
 
 @dataclass(frozen=True)
 class Reply:
-    """The end of a call: a value, or an error."""
+    """The end of a call; `outcome` is `pack((value, error))`, one of them None."""
 
     call_id: int
-    value: Any = None
-    error: BaseException | None = None
+    outcome: bytes
 
 
 @dataclass(frozen=True)
 class Item:
-    """One value of an async generator."""
+    """One value of an async generator, packed."""
 
     call_id: int
-    value: Any
+    value: bytes
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the object tells its owner unasked."""
+    """Something that the object tells its owner unasked, packed."""
 
-    value: Any
+    value: bytes
+
+
+def pack(value: Any) -> bytes:
+    """Pickle a value that is not ours."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpack(packed: bytes) -> Any:
+    """Return what was packed; raises whatever its classes raise."""
+    return pickle.loads(packed)  # noqa: S301 - from our own child or parent
 
 
 class Channel:
@@ -81,9 +93,8 @@ class Channel:
 
         Raises:
             OSError: The other end is gone.
-            Exception: The frame cannot be pickled; nothing was sent then.
         """
-        body = pickle.dumps(frame, protocol=pickle.HIGHEST_PROTOCOL)
+        body = pack(frame)
         with self._send_lock:
             self._connection.sendall(_LENGTH.pack(len(body)))
             self._connection.sendall(body)
@@ -95,7 +106,7 @@ class Channel:
             EOFError: The other end is gone.
         """
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        return pickle.loads(self._read(length))  # noqa: S301 - our own child or parent
+        return pickle.loads(self._read(length))  # noqa: S301 - from our own child or parent
 
     def close(self) -> None:
         """Close this end; the other end's `receive` raises EOFError."""

@@ -13,6 +13,26 @@ from pathlib import Path
 from typing import Any
 
 
+class ReadableIn:
+    """Pickles everywhere, unpickles in one process only."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _require_process, (type(self), self.pid)
+
+
+class ErrorReadableIn(ReadableIn, Exception):
+    """The same, to be raised."""
+
+
+def _require_process(kind: type[ReadableIn], pid: int) -> ReadableIn:
+    if os.getpid() != pid:
+        raise LookupError("not readable here")
+    return kind(pid)
+
+
 class Counter:
     """Does one of everything that a call can do."""
 
@@ -51,6 +71,23 @@ class Counter:
     async def give_unpicklable(self) -> Any:
         """Return something that does not pickle."""
         return threading.Lock()
+
+    async def give_unreadable(self) -> Any:
+        """Return something that the caller's process cannot unpickle."""
+        return ReadableIn(os.getpid())
+
+    async def fail_unreadably(self) -> None:
+        """Raise something that the caller's process cannot unpickle."""
+        raise ErrorReadableIn(os.getpid())
+
+    async def count_unreadably(self) -> AsyncIterator[Any]:
+        """Yield something that the caller's process cannot unpickle."""
+        yield ReadableIn(os.getpid())
+        await asyncio.Event().wait()
+
+    async def take(self, value: Any) -> str:
+        """Return the type's name of what was given."""
+        return type(value).__name__
 
     async def exit_system(self) -> None:
         """Raise SystemExit inside a call."""
