@@ -7,11 +7,13 @@ answers under the new name. Data only: no tensors, no HTTP.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PROBE_FILE = "probe.json"
-PROBE_TEXT = "The answer depends on what was asked before: yes, no, maybe, or something else entirely."
+# Every other token is a comma in most vocabularies: the server is asked for the logprob of one token at many places.
+PROBE_TEXT = "yes, no, maybe, never, always, often, here, there, now"
 PROBE_TOKENS = 16
 
 
@@ -30,6 +32,21 @@ class AdapterProbe:
     logprobs: tuple[float, ...]
     base_logprobs: tuple[float, ...]
     dtype: str
+
+    @property
+    def target(self) -> int:
+        """The token whose logprob the server is asked for: the most frequent one that has something before it."""
+        counts = Counter(self.token_ids[1:])
+        return max(counts, key=lambda token: (counts[token], -self.token_ids.index(token, 1)))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Where the target stands, as indices into `logprobs`: it is predicted from `token_ids[: index + 1]`."""
+        return tuple(index for index, token in enumerate(self.token_ids[1:]) if token == self.target)
+
+    def at_positions(self, logprobs: tuple[float, ...]) -> tuple[float, ...]:
+        """Pick the values at `positions` from T - 1 values."""
+        return tuple(logprobs[index] for index in self.positions)
 
     def write(self, checkpoint_dir: Path) -> None:
         """Write `probe.json` into a checkpoint folder that is still being staged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -37,33 +38,38 @@ class AdminClient:
         response = await self._idempotent("GET", f"{self.base_url}/models", timeout_s=timeout_s)
         return {str(card["id"]) for card in response.json()["data"]}
 
-    async def score(self, model_name: str, token_ids: list[int] | tuple[int, ...]) -> list[float]:
-        """Return the logprob of each token after the first, given those before it, under a model or adapter.
+    async def score(self, model_name: str, token_ids: Sequence[int], positions: Sequence[int]) -> list[float]:
+        """Return the logprobs of one token at several places of a sequence, under a model or adapter.
+
+        The token is sampled there, being the only one allowed; its reported logprob is that of the unrestricted
+        distribution. `prompt_logprobs` would say the same, but with an adapter and another request in the same batch it
+        brings vLLM's engine down on a CPU (0.20.2: the LoRA logits kernel is handed an index of the wrong length).
 
         Args:
             model_name: A name that the server lists.
             token_ids: T tokens.
+            positions: Indices i for which `token_ids[i + 1]`, the same token for all, is predicted from
+                `token_ids[: i + 1]`.
 
         Returns:
-            T - 1 natural logprobs.
+            One natural logprob for each position.
 
         Raises:
             httpx.HTTPError: It does not answer, or not with success.
+            ValueError: The positions do not share one next token.
         """
+        (target,) = {token_ids[index + 1] for index in positions}
         body = {
             "model": model_name,
-            "prompt": list(token_ids),
+            "prompt": [list(token_ids[: index + 1]) for index in positions],
             "max_tokens": 1,
-            "temperature": 0.0,
-            "prompt_logprobs": 0,
+            "allowed_token_ids": [target],
+            "ignore_eos": True,
+            "logprobs": 0,
         }
         response = await self._idempotent("POST", f"{self.base_url}/completions", json=body)
-        entries: list[dict[str, Any] | None] = response.json()["choices"][0]["prompt_logprobs"]
-        return [
-            float(entry[str(token)]["logprob"])
-            for entry, token in zip(entries[1:], token_ids[1:], strict=True)
-            if entry is not None
-        ]
+        choices = sorted(response.json()["choices"], key=lambda choice: choice["index"])
+        return [float(choice["logprobs"]["token_logprobs"][0]) for choice in choices]
 
     async def complete_one_token(self, model_name: str, timeout_s: float) -> None:
         """Have one token generated: the only sign of life that includes the engine.

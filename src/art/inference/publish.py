@@ -198,9 +198,9 @@ class AdapterPublisher:
             return None
         with _translated(adapter, self._client.base_url):
             references = await self._references(adapter.step, probe)
-            answered = tuple(await self._client.score(adapter.name, probe.token_ids))
+            answered = tuple(await self._client.score(adapter.name, probe.token_ids, probe.positions))
         verdict = judge_probe(
-            expected=probe.logprobs,
+            expected=probe.at_positions(probe.logprobs),
             answered=answered,
             references=references,
             dtype=coarser_dtype(probe.dtype, self._runtime.engine_dtype),
@@ -223,13 +223,13 @@ class AdapterPublisher:
     async def _references(self, step: int, probe: AdapterProbe) -> list[Reference]:
         references = []
         if self._base_answer is None or self._base_answer[0] != probe.token_ids:
-            scored = await self._client.score(self._runtime.base_model_name, probe.token_ids)
+            scored = await self._client.score(self._runtime.base_model_name, probe.token_ids, probe.positions)
             self._base_answer = (probe.token_ids, tuple(scored))
-        references.append(Reference("the base model", probe.base_logprobs, self._base_answer[1]))
+        references.append(Reference("the base model", probe.at_positions(probe.base_logprobs), self._base_answer[1]))
         if self._served_probe is not None:
             served_step, served, answered = self._served_probe
             if served_step != step and served.token_ids == probe.token_ids:
-                references.append(Reference(f"step {served_step}", served.logprobs, answered))
+                references.append(Reference(f"step {served_step}", served.at_positions(served.logprobs), answered))
         return references
 
     async def _withdraw(self, adapter: AdapterFiles) -> None:

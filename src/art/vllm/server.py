@@ -97,6 +97,7 @@ class OpenAIServer:
         if with_admin_routes:
             outer = AdminRoutes(outer, engine, in_flight)
         server = cls(outer, serving_models, listener, in_flight, args)
+        app.state.server = server._server  # vLLM's error handlers look for it there
         await server._serve()
         _openai_serving_models = serving_models
         return server
