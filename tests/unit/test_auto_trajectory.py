@@ -539,7 +539,9 @@ async def test_auto_trajectory_outside_a_capture() -> None:
 
 
 @pytest.mark.asyncio
-async def test_default_openai_client_is_recorded_over_a_socket() -> None:
+async def test_default_openai_client_is_recorded_over_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")  # a proxy of the machine would catch the request
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
