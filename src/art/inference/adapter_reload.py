@@ -115,7 +115,8 @@ async def load_adapter_with_retry(
 
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(_TRANSIENT),
-        wait=tenacity.wait_exponential_jitter(initial=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=FIRST_WAIT_S),
+        wait=tenacity.wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
+        + tenacity.wait_random(0, FIRST_WAIT_S),
         stop=lambda state: time.monotonic() >= deadline,
         before_sleep=before_sleep,
         reraise=True,

@@ -1,0 +1,436 @@
+"""An inference server that misbehaves on request: `python -m tests.support.scripted_server`.
+
+It takes the command line of `art.vllm.dedicated_server` and answers the routes that this package uses, in a process of
+its own or on the event loop of a test. Adapters answer with the logprobs of the probe in their folder, which is read
+again at every use, as by an engine that has paged them out: without the folder the server ends. What it does wrong, and
+when, is said by `tests.support.scripted_faults`, at its start or over `POST /control`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.support.scripted_faults import Faults, faults_of_start, note_start
+
+BACKLOG = 2048
+ENGINE_DIED = 1
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error", 503: "Service Unavailable"}
+
+
+class _Drop(Exception):
+    """End the connection without (the rest of) an answer."""
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class ScriptedServer:
+    """The server, apart from its process.
+
+    Attributes:
+        faults: What it does wrong from now on; to be changed at will.
+        adapters: Served name → the folder it answers from; None answers as the base model.
+        requests: Path → requests that came.
+        loads: What became of each request to load an adapter, oldest first.
+    """
+
+    def __init__(self, base_model_name: str, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.adapters: dict[str, Path | None] = {}
+        self.requests: Counter[str] = Counter()
+        self.loads: list[dict[str, Any]] = []
+        self.in_flight: Counter[str] = Counter()
+        self.tokens = 0
+        self._roots: dict[str, str] = {}
+        self._base_model_name = base_model_name
+        self._base_logprobs: dict[tuple[int, ...], list[float]] = {}
+        self._listener: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._begun: set[asyncio.StreamWriter] = set()
+        self._outage: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address, without `/v1`."""
+        assert self._listener is not None
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    async def start(self, listener: socket.socket) -> None:
+        """Accept connections on a bound socket, which is closed by `close`."""
+        self._listener = listener
+        self._server = await asyncio.start_server(self._serve_connection, sock=listener.dup(), backlog=BACKLOG)
+
+    async def close(self) -> None:
+        """Stop accepting and end all connections."""
+        if self._outage is not None:
+            self._outage.cancel()
+            await asyncio.gather(self._outage, return_exceptions=True)
+        await self._stop_accepting()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+    def load(self, name: str, path: str) -> None:
+        """Serve an adapter, or do with it what the faults say.
+
+        Raises:
+            _Refusal: As vLLM refuses it.
+        """
+        if not name or not path:
+            raise _Refusal(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        if name in self.adapters:
+            raise _Refusal(400, f"The lora adapter '{name}' has already been loaded.")
+        folder = Path(path)
+        if not (folder / "adapter_config.json").is_file():
+            raise _Refusal(404, f"Loading lora {name} failed: No adapter found for {path}")
+        self._remember_base(folder)
+        if self.faults.unlisted:
+            return
+        effective: Path | None = folder
+        if self.faults.answer_as == "base":
+            effective = None
+        elif self.faults.answer_as == "previous":
+            effective = list(self.adapters.values())[-1]
+        self.adapters[name] = effective
+        self._roots[name] = path
+
+    async def _close_listener_for(self, seconds: float) -> None:
+        """Refuse connections for a while, and end those on which no answer has begun."""
+        assert self._listener is not None
+        await self._stop_accepting()
+        # On a socket that the parent holds as well, only `shutdown` has connections refused.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.drop_connections()
+        await asyncio.sleep(seconds)
+        self._server = await asyncio.start_server(self._serve_connection, sock=self._listener.dup(), backlog=BACKLOG)
+
+    def drop_connections(self) -> None:
+        """End every connection on which no answer has begun."""
+        for writer in self._connections.values():
+            if writer not in self._begun:
+                writer.transport.abort()
+
+    async def _stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    # Connections --------------------------------------------------------------------------------------------
+
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                method, path, _ = head[0].split(" ", 2)
+                headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:])}
+                body = await reader.readexactly(int(headers.get("content-length", "0")))
+                self.requests[path] += 1
+                await self._respond(writer, method, path, json.loads(body) if body else {})
+                self._begun.discard(writer)
+        except (asyncio.IncompleteReadError, ConnectionError, _Drop):
+            return
+        finally:
+            del self._connections[task]
+            self._begun.discard(writer)
+            writer.transport.abort()
+
+    async def _respond(self, writer: asyncio.StreamWriter, method: str, path: str, body: dict[str, Any]) -> None:
+        try:
+            if path in ("/v1/completions", "/v1/chat/completions"):
+                await self._generate(writer, path, body)
+                return
+            answer = await self._answer(method, path, body)
+        except _Refusal as err:
+            error = {"error": {"message": err.message, "type": "BadRequestError", "code": err.status}}
+            await self._write(writer, json.dumps(error).encode(), status=err.status)
+            if self.faults.drops_after_errors:
+                raise _Drop from err
+            return
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        kind = "text/plain" if isinstance(answer, str) else "application/json"
+        await self._write(writer, text.encode(), kind=kind)
+
+    async def _answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        if path == "/health":
+            return ""
+        if path == "/metrics":
+            return f'vllm:prompt_tokens_total{{model="m"}} {self.tokens}\nvllm:generation_tokens_total 0.0\n'
+        if path == "/v1/models":
+            await asyncio.sleep(self.faults.list_delay_s)
+            return {"data": [{"id": name, "root": self._roots.get(name)} for name in self._names()]}
+        if path == "/art/in_flight":
+            return dict(+self.in_flight)
+        if path == "/art/reset_prefix_cache":
+            return {"reset": True}
+        if path == "/v1/load_lora_adapter":
+            return await self._load(body)
+        if path == "/v1/unload_lora_adapter":
+            if self.adapters.pop(body["lora_name"], self) is self:
+                raise _Refusal(404, f"The lora adapter '{body['lora_name']}' cannot be found.")
+            return "Success"
+        if path == "/control":
+            return self._control(body) if method == "POST" else self._report()
+        raise _Refusal(404, "Not Found")
+
+    # Adapters -----------------------------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        return [self._base_model_name, *self.adapters]
+
+    async def _load(self, body: dict[str, Any]) -> str:
+        name, faults = body["lora_name"], self.faults
+        entry = {"name": name, "path": body["lora_path"], "inplace": body.get("load_inplace", False), "status": 200}
+        self.loads.append(entry)
+        await asyncio.sleep(faults.load_delay_s)
+        if faults.exit_on_load is not None:
+            _end_process(faults.exit_on_load)
+        if faults.drop_before_load > 0:
+            faults.drop_before_load -= 1
+            entry["status"] = "dropped"
+            raise _Drop
+        try:
+            if faults.load_statuses:
+                raise _Refusal(faults.load_statuses.pop(0), "scripted failure of a load")
+            if faults.load_refusal is not None:
+                raise _Refusal(400, faults.load_refusal)
+            self.load(name, body["lora_path"])
+        except _Refusal as err:
+            entry["status"] = err.status
+            raise
+        if faults.drop_after_load > 0:
+            faults.drop_after_load -= 1
+            entry["status"] = "applied, then dropped"
+            raise _Drop
+        if faults.exit_after_load is not None:
+            _end_process(faults.exit_after_load)
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    def _remember_base(self, folder: Path) -> None:
+        probe = _read_probe(folder)
+        if probe is not None:
+            self._base_logprobs[tuple(probe["token_ids"])] = probe["base_logprobs"]
+
+    # Generation ---------------------------------------------------------------------------------------------
+
+    async def _generate(self, writer: asyncio.StreamWriter, path: str, body: dict[str, Any]) -> None:
+        name = str(body.get("model"))
+        if name not in self._names():
+            raise _Refusal(404, f"The model `{name}` does not exist.")
+        self.in_flight[name] += 1
+        try:
+            await self._meet_faults()
+            folder = self.adapters.get(name)
+            if folder is not None and not (folder / "adapter_config.json").is_file():
+                _end_process(ENGINE_DIED)  # the engine dies where it finds no files
+            digest = "base" if folder is None else digest_of(folder)
+            await asyncio.sleep(self.faults.answer_delay_s)
+            self.tokens += 1
+            is_chat = path == "/v1/chat/completions"
+            if body.get("stream"):
+                await self._stream(writer, name, digest, is_chat)
+                return
+            choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
+            choice |= {"message": {"role": "assistant", "content": digest}} if is_chat else {"text": digest}
+            choices = [choice]
+            if "allowed_token_ids" in body:
+                choices = [
+                    {**choice, "index": index, "logprobs": {"token_logprobs": [self._score(folder, digest, prompt)]}}
+                    for index, prompt in enumerate(body["prompt"])
+                ]
+            kind = "chat.completion" if is_chat else "text_completion"
+            answer = {"id": "scripted", "object": kind, "created": 0, "model": name, "choices": choices}
+            await self._write(writer, json.dumps(answer).encode())
+        finally:
+            self.in_flight[name] -= 1
+
+    async def _meet_faults(self) -> None:
+        faults = self.faults
+        if faults.exit_on_completion is not None:
+            _end_process(faults.exit_on_completion)
+        if faults.engine == "silent":
+            await asyncio.Event().wait()
+        if faults.engine == "failing":
+            raise _Refusal(500, "EngineCore encountered an issue.")
+        if faults.drop_completions > 0:
+            faults.drop_completions -= 1
+            raise _Drop
+        if faults.completion_statuses:
+            raise _Refusal(faults.completion_statuses.pop(0), "scripted failure of a completion")
+
+    def _score(self, folder: Path | None, digest: str, prompt: list[int]) -> float:
+        """Return the logprob of the probe's next token after a part of the probe."""
+        probe = None if folder is None else _read_probe(folder)
+        known = {} if probe is None else {tuple(probe["token_ids"]): probe["logprobs"]}
+        for token_ids, values in (self._base_logprobs if folder is None else known).items():
+            if list(token_ids[: len(prompt)]) == prompt:
+                return float(values[len(prompt) - 1])
+        return -1.0 - hashlib.sha256(f"{digest} {prompt}".encode()).digest()[0] / 64
+
+    async def _stream(self, writer: asyncio.StreamWriter, name: str, digest: str, is_chat: bool) -> None:
+        self._begun.add(writer)
+        await self._write_head(writer, 200, "text/event-stream", "Transfer-Encoding: chunked")
+        kind = "chat.completion.chunk" if is_chat else "text_completion"
+        for number, letter in enumerate(digest):
+            if number == len(digest) // 2 and self.faults.break_streams > 0:
+                self.faults.break_streams -= 1
+                raise _Drop
+            choice: dict[str, Any] = {"index": 0, "finish_reason": None}
+            choice |= {"delta": {"content": letter}} if is_chat else {"text": letter}
+            event = {"id": "scripted", "object": kind, "created": 0, "model": name, "choices": [choice]}
+            await _write_chunk(writer, f"data: {json.dumps(event)}\n\n")
+            await asyncio.sleep(self.faults.token_delay_s)
+        await _write_chunk(writer, "data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async def _write(
+        self, writer: asyncio.StreamWriter, body: bytes, *, status: int = 200, kind: str = "application/json"
+    ) -> None:
+        await self._write_head(writer, status, kind, f"Content-Length: {len(body)}")
+        if self.faults.break_bodies > 0 and body.startswith(b'{"id"'):
+            self.faults.break_bodies -= 1
+            writer.write(body[: len(body) // 2])
+            await writer.drain()
+            raise _Drop
+        writer.write(body)
+        await writer.drain()
+
+    async def _write_head(self, writer: asyncio.StreamWriter, status: int, kind: str, framing: str) -> None:
+        reason = _REASONS.get(status, "Scripted")
+        writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\n{framing}\r\n\r\n".encode())
+
+    # Control ------------------------------------------------------------------------------------------------
+
+    def _control(self, orders: dict[str, Any]) -> dict[str, Any]:
+        seconds = orders.pop("close_socket_s", None)
+        self.faults.change(orders)
+        if seconds is not None:
+            self._outage = asyncio.create_task(self._close_listener_for(seconds))
+        return self._report()
+
+    def _report(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "adapters": {name: str(path) for name, path in self.adapters.items()},
+            "requests": dict(self.requests),
+            "loads": self.loads,
+            "faults": asdict(self.faults),
+        }
+
+
+def digest_of(folder: Path) -> str:
+    """Return what the adapter in a folder answers: eight letters that depend on its files."""
+    return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()[:8]
+
+
+@contextlib.asynccontextmanager
+async def scripted_server(base_model_name: str = "base", faults: Faults | None = None) -> AsyncIterator[ScriptedServer]:
+    """Run a server on the event loop of the caller, on a free port."""
+    server = ScriptedServer(base_model_name, faults)
+    await server.start(bind("127.0.0.1", free_port()))
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind a socket of our own; a port given by number survives that the socket is closed for a while."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    return listener
+
+
+def free_port() -> int:
+    """Return a port that nobody uses now."""
+    with bind("127.0.0.1", 0) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _read_probe(folder: Path) -> dict[str, Any] | None:
+    path = folder / "probe.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+async def _write_chunk(writer: asyncio.StreamWriter, text: str) -> None:
+    writer.write(f"{len(text):x}\r\n{text}\r\n".encode())
+    await writer.drain()
+
+
+def _end_process(code: int) -> None:
+    print(f"scripted end: {code}", flush=True)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the dedicated server's command line."""
+    parser = argparse.ArgumentParser()
+    for option in ("--model", "--host", "--served-model-name", "--engine-args-json", "--server-args-json"):
+        parser.add_argument(option)
+    for option in ("--port", "--listen-fd", "--cpu-threads"):
+        parser.add_argument(option, type=int)
+    for option in ("--lora-path", "--lora-name", "--cuda-visible-devices"):
+        parser.add_argument(option)
+    parser.add_argument("--lora-modules-json", default="[]")
+    return parser
+
+
+async def _serve(options: argparse.Namespace, faults: Faults) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, (lambda: None) if faults.ignore_sigterm else stop.set)
+    server = ScriptedServer(options.served_model_name or options.model, faults)
+    for module in json.loads(options.lora_modules_json):
+        server.load(module["name"], module["path"])
+    await asyncio.sleep(faults.start_delay_s)
+    inherited = options.listen_fd is not None
+    await server.start(socket.socket(fileno=options.listen_fd) if inherited else bind(options.host, options.port))
+    print(f"serving: pid={os.getpid()}", flush=True)
+    await stop.wait()
+    await server.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until asked to end."""
+    faults = faults_of_start(note_start())
+    print(f"starting: pid={os.getpid()}", flush=True)
+    if faults.grandchild:
+        # Ignores being asked to end, as an engine that hangs does.
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+        print(f"grandchild: {subprocess.Popen([sys.executable, '-c', code]).pid}", flush=True)
+    if faults.start_exit_code is not None:
+        print("ValueError: scripted failure of a start", flush=True)
+        _end_process(faults.start_exit_code)
+    asyncio.run(_serve(build_parser().parse_args(argv), faults))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
