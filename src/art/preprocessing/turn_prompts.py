@@ -179,7 +179,10 @@ def _end_of_turn(
 ) -> int | None:
     """Find where in the following prompt a turn ends that begins at `start`; None if it is not shown as it was."""
     turn = conversation.turns[number]
-    sampled, end_token = renderer.split_end(turn.token_ids)
+    if turn.is_sampled:
+        sampled, end_token = renderer.split_end(turn.token_ids)
+    else:
+        sampled, end_token = str(renderer.tokenizer.decode(turn.token_ids)), ""
     if end_token and following.text.startswith(sampled + end_token, start):
         return start + len(sampled)
     if turn.has_tool_calls:

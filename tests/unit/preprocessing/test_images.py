@@ -65,7 +65,7 @@ def test_placeholder_is_repeated_for_each_merged_patch(tmp_path: Path) -> None:
 
 
 def test_images_of_later_turns_follow_the_earlier_ones(tmp_path: Path) -> None:
-    first, second, unseen = (_image_file(tmp_path, red, 2, 2) for red in (1, 2, 3))
+    first, second, unseen = (_image_file(tmp_path, red, 2, 2 * red) for red in (1, 2, 3))
     entries = [
         _question("U", first),
         answer(TOY, "A"),
@@ -74,9 +74,11 @@ def test_images_of_later_turns_follow_the_earlier_ones(tmp_path: Path) -> None:
         _question("W", unseen),
     ]
     result = _tokenize(entries, FakeImageProcessor())
-    assert [result.token_ids[start] for start in result.image_starts] == [PAD, PAD]
+    first_start, second_start = result.image_starts
+    assert result.token_ids[first_start : first_start + 2] == [PAD, ord("U")]
+    assert result.token_ids[second_start : second_start + 3] == [PAD, PAD, ord("V")]
     assert result.pixel_values is not None
-    assert result.pixel_values[::4, 0].tolist() == [1.0, 2.0]
+    assert result.pixel_values[::4, 0].tolist() == [1.0, 2.0, 2.0]
 
 
 def test_a_real_image_processor_fits(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_first_token_may_be_half_a_character() -> None:
     assert trained_part(tokenize(BPE, [user("yes"), broken, user("no"), answer(BPE, "no")]))[:2] == ids[1:]
 
 
-@pytest.mark.parametrize("text", [":5", "token_id:", "token_id:x", "id:5"])
+@pytest.mark.parametrize("text", [":5", "token_id:", "token_id:x", "id:5", "xtoken_id:5"])
 def test_only_the_full_prefix_makes_a_token_id(text: str) -> None:
     toy = toy_tokenizer()
     choice = sampled_choice([65], "A")
@@ -183,11 +183,27 @@ def test_plain_assistant_turn_keeps_its_tool_calls() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "role", "text"),
+    [(toy_tokenizer(), "user", "yesno"), (toy_tokenizer(), "tool", "yes\nno"), (BPE, "user", "yes\nno")],
+)
+def test_text_parts_suit_the_template(tokenizer: Any, role: str, text: str) -> None:
+    parts = {"role": role, "content": [{"type": "text", "text": "yes"}, {"type": "text", "text": "no"}]}
+    result = tokenize(tokenizer, [parts, answer(tokenizer, "A")])
+    assert "".join(result.tokens).startswith(f"<|im_start|>{role}\n{text}<|im_end|>\n")
+
+
 def test_text_is_trained_if_allowed_but_not_the_template_around_it() -> None:
     result = tokenize(BPE, [user("yes"), assistant("say no"), user("word"), answer(BPE, "maybe")], allow=True)
     assert trained_part(result) == [*BPE.encode("say no", add_special_tokens=False), *spell(BPE, "maybe"), END]
     messages = [user("yes"), assistant("say no"), user("word")]
     assert result.token_ids == [*server_prompt(BPE, messages), *spell(BPE, "maybe"), END]
+
+
+def test_template_end_of_turn_follows_text_that_ends_like_it() -> None:
+    entries = [user("yes"), assistant("no<|im_end|>"), user("word"), answer(BPE, "maybe")]
+    result = tokenize(BPE, entries, allow=True)
+    assert "no<|im_end|><|im_end|>\n<|im_start|>user" in "".join(result.tokens)
 
 
 def test_list_content_cannot_be_trained_from_text() -> None:
@@ -225,6 +241,14 @@ def test_sampled_tool_call_appears_once_however_it_was_spaced() -> None:
     assert trained_part(result) == [*spell(BPE_TOOLS, sampled), END, *spell(BPE_TOOLS, "no"), END]
 
 
+def test_space_that_the_template_puts_after_a_tool_call_is_left_out() -> None:
+    tokenizer = bpe_tokenizer(TOOLS_TEMPLATE.replace("{%- endfor %}<|im_end|>", "{% endfor %}\n\n<|im_end|>"))
+    sampled = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    choice = answer(tokenizer, sampled, content="", tool_calls=[call("{}")])
+    result = tokenize(tokenizer, [user("yes"), choice, {"role": "tool", "content": "word"}, answer(tokenizer, "no")])
+    assert f"{sampled}<|im_end|>\n<|im_start|>tool\n" in "".join(result.tokens)
+
+
 def test_tool_call_that_was_rewritten_gives_a_second_sequence() -> None:
     sampled = '<tool_call>\n{"arguments": {"at": "no"}, "name": "look"}\n</tool_call>'
     choice = answer(BPE_TOOLS, sampled, content=None, tool_calls=[call('{"at": "no"}')])
@@ -240,6 +264,7 @@ def test_tool_call_that_was_rewritten_gives_a_second_sequence() -> None:
     [
         ("{{ f.arguments }}", '{"a": "é"}'),
         ("{{ 'x' + f.arguments + 'y' }}", 'x{"a": "é"}y'),
+        ("{{ f.arguments + 'y' }}", '{"a": "é"}y'),
         ("{{ f.arguments | tojson }}", '{"a": "é"}'),
         ("{% for k, v in f.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "a=é"),
         ("{% if f.arguments is mapping %}{{ f.arguments.a }}{% endif %}", "é"),
@@ -297,6 +322,33 @@ def test_reasoning_that_a_parser_took_away_gives_a_second_sequence() -> None:
         *spell(BPE, "no"),
         END,
     ]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "content", "num_sequences"),
+    [
+        (THOUGHT, "no", 2),  # reasoning gone, the rest edited
+        ("say: yes", "yes", 2),
+        ("yes", "say: yes", 2),
+        ("yes", "", 2),
+        ("yes \n", "yes", 1),
+        ("yes. no", "yes.", 1),  # cut at a stop word
+        ("yes", "no", 1),  # edited
+    ],
+)
+def test_what_later_prompts_may_change_in_a_turn(sampled: str, content: str, num_sequences: int) -> None:
+    entries = [user("word"), answer(BPE, sampled, content=content), user("no"), answer(BPE, "maybe")]
+    results = tokenize_alone(BPE, entries)
+    assert len(results) == num_sequences
+    assert trained_part(results[0])[: len(sampled) + 1] == [*spell(BPE, sampled), END]
+    assert trained_part(results[-1])[-6:] == [*spell(BPE, "maybe"), END]
+
+
+def test_prompt_whose_beginning_changed_begins_a_new_sequence() -> None:
+    tokenizer = bpe_tokenizer("[{{ messages | length }}]" + BPE.chat_template)
+    first, second = tokenize_alone(tokenizer, [user("no"), answer(BPE, "yes"), user("no"), answer(BPE, "yes")])
+    assert tokenizer.decode(first.token_ids).startswith("[1]")
+    assert tokenizer.decode(second.token_ids).startswith("[3]")
 
 
 def test_template_options_apply_to_training_prompts() -> None:

@@ -130,12 +130,6 @@ def test_reasoning_within_one_question_and_across_two() -> None:
 
 def test_text_that_looks_like_the_placeholder_is_no_trouble() -> None:
     tokenizer = TEMPLATES["chatml"]
-    entries = [
-        entry
-        for _ in range(8)
-        for entry in (
-            {"role": "user", "content": "placeholderofaturn placeholderofaturnx"},
-            answer(tokenizer, "placeholderofaturn"),
-        )
-    ]
+    question = {"role": "user", "content": "placeholderofaturn placeholderofaturnx"}
+    entries = [question, _entry(tokenizer, "cut off", "placeholderofaturn")] * 2
     assert len(_token_ids(tokenizer, entries)) == 1
