@@ -8,6 +8,7 @@ signalled, by id.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -85,6 +86,7 @@ class ChildProcess:
         self.exited.set_running_or_notify_cancel()  # whoever stops waiting for it must not cancel it for the others
         self.stop_requested = False
         self._owner = os.getpid()
+        self._exited_here: asyncio.Future[int] | None = None
         try:
             self._watchdog = _start_watchdog(process.pid)
         except BaseException:
@@ -135,6 +137,12 @@ class ChildProcess:
     def is_running(self) -> bool:
         """Whether the child has not ended yet."""
         return not self.exited.done()
+
+    def exited_here(self) -> asyncio.Future[int]:
+        """Return `exited` as a future of the running event loop, the same one at each call; not to be cancelled."""
+        if self._exited_here is None or self._exited_here.get_loop() is not asyncio.get_running_loop():
+            self._exited_here = asyncio.wrap_future(self.exited)
+        return self._exited_here
 
     def describe(self) -> str:
         """Say how the child is: running, stopped by a signal, exited, killed."""

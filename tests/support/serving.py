@@ -33,11 +33,11 @@ BASE = "base-model"
 PROBE_TOKENS = (5, 6, 7, 6, 8, 6)
 SETTINGS = ServingSettings(
     inference_restarts=2,
-    adapter_reload_timeout_s=10.0,
-    server_start_timeout_s=20.0,
-    health_interval_s=0.2,
-    health_timeout_s=0.5,
-    rollout_wait_s=20.0,
+    adapter_reload_timeout_s=20.0,
+    server_start_timeout_s=30.0,
+    health_interval_s=0.5,
+    health_timeout_s=3.0,
+    rollout_wait_s=30.0,
 )
 
 
@@ -116,7 +116,7 @@ class Stand:
         if event["kind"] == "unavailable":
             self.gate.fail(event["error"])
         elif event["kind"] == "recovering":
-            self.gate.close(event["text"])
+            self.gate.close(event["text"], event.get("facts"))
         elif event["kind"] == "recovered":
             self.gate.open()
 
@@ -213,7 +213,7 @@ class Rollouts:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def go_on(self, timeout_s: float = 15.0) -> None:
+    async def go_on(self, timeout_s: float = 30.0) -> None:
         """Wait until every client has had two more answers: the second was asked for after this call."""
         wanted = [count + 2 for count in self.answers]
         await eventually(
@@ -232,6 +232,6 @@ class Rollouts:
             while True:
                 await self._stand.ask()
                 self.answers[client] += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
         except Exception as err:  # noqa: BLE001 - what a test looks at
             self.failures.append(err)

@@ -1,8 +1,8 @@
 """Have a vLLM server load an adapter, through the faults that a server under load shows.
 
-Stands alone: it needs httpx and tenacity, and three callables that say how the server's process is. Connection errors
-and 502, 503 and 504 are tried again until a total limit; a process that is gone is not waited for; a lost reply is
-followed by a look at the model list, since the load may have worked; any other refusal is final.
+Stands alone: it needs httpx and tenacity, and a callable that says how the server's process is. Connection errors and
+502, 503 and 504 are tried again until a total limit; a process that is gone is not waited for; a lost reply is followed
+by a look at the model list, since the load may have worked; any other refusal is final.
 """
 
 from __future__ import annotations
@@ -18,10 +18,22 @@ RETRIED_STATUS = frozenset({502, 503, 504})
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 ATTEMPT_TIMEOUT_S = 60.0  # one load takes milliseconds to seconds; a large adapter from a slow disk longer
+SHORTEST_ATTEMPT_S = 1.0  # the last attempt gets this much, however little is left of the limit
+LOOKUP_TIMEOUT_S = 5.0  # the model list is answered at once, or by nobody
+_BAD_REQUEST = 400
+_NOT_FOUND = 404
 
 
 class ServerGoneError(Exception):
-    """The server's process has ended: waiting for it is no use."""
+    """The server's process has ended: waiting for it is no use.
+
+    Attributes:
+        attempts: How often it was tried.
+        waited_s: For how long.
+    """
+
+    attempts: int = 0
+    waited_s: float = 0.0
 
 
 class ReloadRefusedError(Exception):
@@ -95,18 +107,28 @@ async def load_adapter_with_retry(
         root_url: The server's address without `/v1`.
         name: What requests will ask for.
         path: The adapter's folder, as the server sees it.
-        total_timeout_s: Limit over all attempts.
-        require_process: Awaited before every attempt; raises when the process is gone (it may first wait for a
-            restart).
+        total_timeout_s: Limit over all attempts; the time that `require_process` takes does not count.
+        require_process: Awaited before every attempt; raises `ServerGoneError` when the process is gone (it may first
+            wait for a restart).
         on_retry: Told about each failed attempt that is followed by another.
 
     Raises:
+        ServerGoneError: From `require_process`.
         ReloadRefusedError: The server refused; trying again is no use.
         ReloadFailedError: It could not be reached within the limit; chained to the last error.
     """
     started = time.monotonic()
     attempts = 0
     deadline = started + total_timeout_s
+
+    async def wait_for_process() -> None:
+        nonlocal deadline
+        asked = time.monotonic()
+        await require_process()
+        deadline += time.monotonic() - asked
+
+    backoff = tenacity.wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
+    jitter = tenacity.wait_random(0, FIRST_WAIT_S)
 
     def before_sleep(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -115,8 +137,7 @@ async def load_adapter_with_retry(
 
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(_TRANSIENT),
-        wait=tenacity.wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
-        + tenacity.wait_random(0, FIRST_WAIT_S),
+        wait=lambda state: max(0.0, min(backoff(state) + jitter(state), deadline - time.monotonic())),
         stop=lambda state: time.monotonic() >= deadline,
         before_sleep=before_sleep,
         reraise=True,
@@ -124,10 +145,13 @@ async def load_adapter_with_retry(
     try:
         async for attempt in retrying:
             with attempt:
-                await require_process()
+                await wait_for_process()
                 attempts += 1
-                timeout_s = min(ATTEMPT_TIMEOUT_S, max(0.1, deadline - time.monotonic()))
+                timeout_s = min(ATTEMPT_TIMEOUT_S, max(SHORTEST_ATTEMPT_S, deadline - time.monotonic()))
                 found = await _attempt(client, root_url, name, path, timeout_s)
+    except ServerGoneError as err:
+        err.attempts, err.waited_s = attempts, time.monotonic() - started
+        raise
     except _TRANSIENT as err:
         raise ReloadFailedError(attempts, time.monotonic() - started, err) from err
     return ReloadReport(attempts, time.monotonic() - started, found)
@@ -141,7 +165,7 @@ async def _attempt(client: httpx.AsyncClient, root_url: str, name: str, path: st
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise  # nothing was sent
     except httpx.TransportError:
-        if await is_listed(client, root_url, name, path, timeout_s):
+        if _is_among(path, await listed_paths(client, root_url, name)):
             return True
         raise
     if response.is_success:
@@ -149,24 +173,36 @@ async def _attempt(client: httpx.AsyncClient, root_url: str, name: str, path: st
     message = error_message(response)
     if response.status_code in RETRIED_STATUS:
         raise _RetryableStatusError(response.status_code, message)
-    if response.status_code == 400 and await is_listed(client, root_url, name, path, timeout_s):
-        return True  # an earlier attempt whose reply was lost got through after all
-    if response.status_code == 404 and not response.headers.get("content-type", "").startswith("application/json"):
+    if response.status_code == _BAD_REQUEST:
+        listed = await listed_paths(client, root_url, name)
+        if _is_among(path, listed):
+            return True  # an earlier attempt whose reply was lost got through after all
+        if listed:
+            # An earlier publication of this name was given up, and then got through.
+            await client.post(f"{root_url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=LOOKUP_TIMEOUT_S)
+            raise _RetryableStatusError(response.status_code, message)
+    if response.status_code == _NOT_FOUND and not _is_about_adapter(response, message):
         message += "; the server has no such route: it must be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-    elif response.status_code == 404 and message == "Not Found":
-        message += ": the route is missing, the server must be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
     raise ReloadRefusedError(response.status_code, message)
 
 
-async def is_listed(client: httpx.AsyncClient, root_url: str, name: str, path: str, timeout_s: float) -> bool:
-    """Tell whether the server lists a name with exactly this folder; False where it does not answer."""
+async def listed_paths(client: httpx.AsyncClient, root_url: str, name: str) -> list[str | None]:
+    """Return the folder under which the server lists a name; nothing where it does not, or does not answer."""
     try:
-        response = await client.get(f"{root_url}/v1/models", timeout=timeout_s)
+        response = await client.get(f"{root_url}/v1/models", timeout=LOOKUP_TIMEOUT_S)
         response.raise_for_status()
-        cards = response.json()["data"]
-    except (httpx.HTTPError, ValueError, KeyError):
-        return False
-    return any(card.get("id") == name and card.get("root") in (None, path) for card in cards)
+        return [card.get("root") for card in response.json()["data"] if card["id"] == name]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _is_among(path: str, listed: list[str | None]) -> bool:
+    return path in listed or None in listed  # some servers do not tell the folder
+
+
+def _is_about_adapter(response: httpx.Response, message: str) -> bool:
+    """Tell a 404 for the adapter from one for the route."""
+    return response.headers.get("content-type", "").startswith("application/json") and message != "Not Found"
 
 
 def error_message(response: httpx.Response) -> str:

@@ -98,14 +98,13 @@ class AdminClient:
             return None
         return sum_of_metrics(response.text, _TOKEN_COUNTERS)
 
-    async def get(self, path: str) -> Any:
+    async def get(self, path: str, timeout_s: float | None = None) -> Any:
         """GET a path below the server's root and return its JSON."""
-        return (await self._idempotent("GET", f"{self.root_url}{path}")).json()
+        return (await self._idempotent("GET", f"{self.root_url}{path}", timeout_s=timeout_s)).json()
 
     async def post(self, path: str, json: dict[str, Any], timeout_s: float | None = None) -> httpx.Response:
-        """POST once, whatever comes back; the caller judges the status."""
-        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
-        return await self.http.post(f"{self.root_url}{path}", json=json, timeout=timeout)
+        """POST what may be sent twice, whatever comes back; the caller judges the status."""
+        return await self._send("POST", f"{self.root_url}{path}", json=json, timeout_s=timeout_s)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -114,15 +113,18 @@ class AdminClient:
     async def _idempotent(
         self, method: str, url: str, *, json: dict[str, Any] | None = None, timeout_s: float | None = None
     ) -> httpx.Response:
+        return (await self._send(method, url, json=json, timeout_s=timeout_s)).raise_for_status()
+
+    async def _send(
+        self, method: str, url: str, *, json: dict[str, Any] | None, timeout_s: float | None
+    ) -> httpx.Response:
         timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
         try:
-            response = await self.http.request(method, url, json=json, timeout=timeout)
+            return await self.http.request(method, url, json=json, timeout=timeout)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             # vLLM 0.20 drops the connection after some error replies; the next request on it is reset. Once more,
             # fresh.
-            response = await self.http.request(method, url, json=json, timeout=timeout)
-        response.raise_for_status()
-        return response
+            return await self.http.request(method, url, json=json, timeout=timeout)
 
 
 def sum_of_metrics(text: str, names: tuple[str, ...]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,8 +49,11 @@ class ServingFacts:
 
     def to_error(self, headline: str) -> LocalServingUnavailableError:
         """Return the error that carries these facts."""
-        facts = {key: value for key, value in asdict(self).items() if value not in (None, "")}
-        return LocalServingUnavailableError("\n".join([headline, *self._lines()]), facts=facts)
+        return LocalServingUnavailableError("\n".join([headline, *self._lines()]), facts=self.known())
+
+    def known(self) -> dict[str, Any]:
+        """Return the facts that are known, by name."""
+        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
 
     def _lines(self) -> list[str]:
         rows: list[tuple[str, Any]] = [
@@ -68,3 +72,8 @@ class ServingFacts:
             lines.append("  last lines of the log:")
             lines += [f"    | {line}" for line in self.log_tail.splitlines()]
         return lines
+
+
+def fresh(error: LocalServingUnavailableError) -> LocalServingUnavailableError:
+    """Return an equal error to be raised: one object that is raised often gathers the frames of all who caught it."""
+    return copy.copy(error)

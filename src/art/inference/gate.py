@@ -6,8 +6,13 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from art.errors import LocalServingUnavailableError
+from art.inference.diagnosis import fresh
+
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
 
 class ServingGate:
@@ -15,8 +20,9 @@ class ServingGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._waiters: set[_Waiter] = set()
         self._closed_reason: str | None = None
+        self._facts: dict[str, Any] = {}
         self._failure: LocalServingUnavailableError | None = None
 
     @property
@@ -29,16 +35,28 @@ class ServingGate:
         """Whether requests may be sent now."""
         return self._closed_reason is None and self._failure is None
 
+    @property
+    def trouble(self) -> tuple[str, dict[str, Any]]:
+        """Why requests have to wait now, in words and as facts; empty while it is open."""
+        with self._lock:
+            return self._closed_reason or "", dict(self._facts)
+
     def open(self) -> None:
         """Let waiting and new requests go ahead."""
         with self._lock:
-            self._closed_reason = None
+            self._closed_reason, self._facts = None, {}
         self._wake()
 
-    def close(self, reason: str) -> None:
-        """Have requests wait while the server recovers."""
+    def close(self, reason: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Have requests wait while the server recovers.
+
+        Args:
+            reason: What happened to it, in words.
+            facts: What is known about it, as in `LocalServingUnavailableError`.
+        """
         with self._lock:
-            self._closed_reason = reason
+            self._closed_reason, self._facts = reason, dict(facts or {})
+        self._wake()
 
     def fail(self, error: LocalServingUnavailableError) -> None:
         """Have waiting and new requests fail with the diagnosis."""
@@ -56,24 +74,51 @@ class ServingGate:
             LocalServingUnavailableError: The server was given up, or did not come back in time.
         """
         while True:
-            event = asyncio.Event()
-            entry = (asyncio.get_running_loop(), event)
             with self._lock:
                 if self._failure is not None:
-                    raise self._failure
+                    raise fresh(self._failure)
                 if self._closed_reason is None:
                     return
-                reason = self._closed_reason
-                self._waiters.add(entry)
-            try:
-                await asyncio.wait_for(event.wait(), max(0.0, deadline - time.monotonic()))
-            except TimeoutError as err:
+                reason, facts = self._closed_reason, self._facts
+                waiter = self._add_waiter()
+            if not await self._wait_for_change(waiter, deadline):
                 raise LocalServingUnavailableError(
-                    f"the inference server did not come back in time: {reason} (limit: serving['rollout_wait_s'])"
-                ) from err
-            finally:
-                with self._lock:
-                    self._waiters.discard(entry)
+                    f"the inference server did not come back in time: {reason} (limit: serving['rollout_wait_s'])",
+                    facts=facts,
+                )
+
+    async def wait_for_trouble(self, timeout_s: float) -> None:
+        """Wait until the gate is closed, at most so long: whoever lost a connection learns why.
+
+        Raises:
+            LocalServingUnavailableError: The server was given up.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                if self._failure is not None:
+                    raise fresh(self._failure)
+                if self._closed_reason is not None:
+                    return
+                waiter = self._add_waiter()
+            if not await self._wait_for_change(waiter, deadline):
+                return
+
+    def _add_waiter(self) -> _Waiter:
+        waiter = (asyncio.get_running_loop(), asyncio.Event())
+        self._waiters.add(waiter)
+        return waiter
+
+    async def _wait_for_change(self, waiter: _Waiter, deadline: float) -> bool:
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await waiter[1].wait()
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+        return True
 
     def _wake(self) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from art.inference.runtime import InferenceRuntime
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_CHECKS = 3
+RECHECK_S = 5.0  # after a failed check; with the limit above, faults of 10 s and less are waited out
 
 
 class ServingMonitor:
@@ -35,6 +36,9 @@ class ServingMonitor:
         self._interval_s = interval_s
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
+        self._processed: float | None = None
+        self._failed = 0
+        self._reported = ""
 
     def start(self) -> None:
         """Begin checking."""
@@ -49,23 +53,35 @@ class ServingMonitor:
         await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self) -> None:
-        failed = 0
-        processed: float | None = None
         while True:
-            await asyncio.sleep(self._interval_s)
-            if await self._runtime.is_sleeping():
-                continue
+            await asyncio.sleep(min(self._interval_s, RECHECK_S) if self._failed else self._interval_s)
             try:
-                before, processed = processed, await self._runtime.progress_count()
-                if await self._runtime.requests_in_flight() and processed is not None and processed != before:
-                    failed = 0  # busy and getting on: a completion would only wait behind the others
-                    continue
-                await self._runtime.check_health()
+                if not await self._runtime.is_sleeping():
+                    await self._check()
             except LocalServingUnavailableError as err:
-                failed += 1
-                logger.warning("health check failed: %d of %d in a row: %s", failed, MAX_FAILED_CHECKS, err)
-                if failed >= MAX_FAILED_CHECKS:
-                    failed = 0
-                    await self._on_failure(err)
+                await self._note_failure(err)
+            except Exception as err:
+                logger.exception("health check broke")
+                await self._note_failure(LocalServingUnavailableError(f"health check broke: {err!r}"))
             else:
-                failed = 0
+                self._failed = 0
+
+    async def _check(self) -> None:
+        before, self._processed = self._processed, await self._runtime.progress_count()
+        is_progressing = self._processed is not None and self._processed != before
+        if is_progressing and await self._runtime.requests_in_flight():
+            return  # busy and getting on: a completion would only wait behind the others
+        await self._runtime.check_health()
+
+    async def _note_failure(self, error: LocalServingUnavailableError) -> None:
+        self._failed += 1
+        if str(error) == self._reported:
+            return  # given up already, and nothing has changed since
+        logger.warning("health check failed: %d of %d in a row: %s", self._failed, MAX_FAILED_CHECKS, error)
+        if self._failed < MAX_FAILED_CHECKS:
+            return
+        self._failed, self._reported = 0, str(error)
+        try:
+            await self._on_failure(error)
+        except Exception:
+            logger.exception("the handler of a failed server failed")

@@ -8,14 +8,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
-from art.errors import ConfigurationError, ServerNotReadyError, ServerStartError
+from art.errors import ConfigurationError, ServerDiedError, ServerNotReadyError, ServerStartError
 from art.inference.admin_client import AdminClient
 from art.inference.runtime import AdapterFiles
 from art.processes import ChildProcess, describe_exit, log_tail
@@ -23,7 +23,8 @@ from art.processes import ChildProcess, describe_exit, log_tail
 SERVER_MODULE = "art.vllm.dedicated_server"
 READY_POLL_S = 0.2
 READY_REQUEST_TIMEOUT_S = 5.0
-_NOISE = ("INFO", "DEBUG", "WARNING")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(2048)
-    except OSError as err:
+    except (OSError, OverflowError) as err:
         listener.close()
         raise ConfigurationError(
             f"the inference server cannot listen on {host}:{port}: {err}; choose another port, or none for a free one"
@@ -129,19 +130,20 @@ async def wait_until_ready(child: ChildProcess, client: AdminClient, spec: Serve
         ServerNotReadyError: The limit passed.
     """
     started = time.monotonic()
+    deadline = started + spec.start_timeout_s
     seen = "nothing yet"
-    while time.monotonic() - started < spec.start_timeout_s:
-        if not child.is_running:
-            raise _start_error(child)
+    while (left_s := deadline - time.monotonic()) > 0:
         try:
-            listed = await client.list_models(timeout_s=READY_REQUEST_TIMEOUT_S)
-        except httpx.HTTPError as err:
-            seen = f"{type(err).__name__} {err}".strip()
-        else:
+            listed = await while_running(child, client.list_models(timeout_s=min(READY_REQUEST_TIMEOUT_S, left_s)))
             if names <= listed:
                 return
             seen = f"a model list without {sorted(names - listed)}"
-        await _exit_or_pause(child)
+            await while_running(child, asyncio.sleep(READY_POLL_S))
+        except ServerDiedError:
+            raise _start_error(child) from None
+        except httpx.HTTPError as err:
+            seen = f"{type(err).__name__} {err}".strip()
+            await exits_within(child, READY_POLL_S)
     raise ServerNotReadyError(
         f"the inference server at {client.base_url} was not ready after {spec.start_timeout_s:g} s "
         f"(ART_DEDICATED_VLLM_TIMEOUT or serving['server_start_timeout_s']); last seen: {seen}; {child.describe()}; "
@@ -152,8 +154,34 @@ async def wait_until_ready(child: ChildProcess, client: AdminClient, spec: Serve
     )
 
 
-async def _exit_or_pause(child: ChildProcess) -> None:
-    await asyncio.wait({asyncio.wrap_future(child.exited)}, timeout=READY_POLL_S)
+async def while_running(child: ChildProcess, work: Awaitable[T]) -> T:
+    """Wait for something that a server is to answer, but not longer than the server lives.
+
+    Its address stays open when it is gone, so that connections wait for the next one: they would wait for nothing.
+
+    Raises:
+        ServerDiedError: It ended first.
+    """
+    task = asyncio.ensure_future(work)
+    waited_for: set[asyncio.Future[Any]] = {task, child.exited_here()}
+    try:
+        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    raise ServerDiedError(
+        f"the inference server ended: {child.describe()}; log: {child.log_path}",
+        exit_code=child.exit_code,
+        log_path=str(child.log_path),
+    )
+
+
+async def exits_within(child: ChildProcess, seconds: float) -> bool:
+    """Wait for a child's end, at most so long; return whether it has come."""
+    await asyncio.wait({child.exited_here()}, timeout=seconds)
+    return not child.is_running
 
 
 def _start_error(child: ChildProcess) -> ServerStartError:

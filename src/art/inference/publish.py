@@ -15,15 +15,29 @@ from pathlib import Path
 
 import httpx
 
-from art.errors import AdapterLoadError, AdapterNotServedError, LocalServingUnavailableError, StaleAdapterError
+from art.errors import (
+    AdapterLoadError,
+    AdapterNotServedError,
+    InferenceError,
+    LocalServingUnavailableError,
+    StaleAdapterError,
+)
 from art.inference.adapter_reload import error_message
 from art.inference.adapters import AdapterRegistry, check_adapter
 from art.inference.admin_client import AdminClient
 from art.inference.confirm import Reference, coarser_dtype, judge_probe
 from art.inference.runtime import AdapterFiles, InferenceRuntime
+from art.inference.tasks import uninterrupted
 from art.probe import AdapterProbe
 
 logger = logging.getLogger(__name__)
+
+# How long a loaded adapter may take to be confirmed, through connection faults: long enough for a monitor to end a
+# server that hangs, and for the adapter to be confirmed on the next one.
+CONFIRM_LIMIT_S = 120.0
+FIRST_WAIT_S = 0.1
+LONGEST_WAIT_S = 2.0
+_BUSY_STATUS = frozenset({502, 503, 504})
 
 
 @dataclass(frozen=True)
@@ -84,11 +98,14 @@ class AdapterPublisher:
             started = time.monotonic()
             name = self._registry.name_of(step)
             live = self._registry.live.get(step)
-            if live is not None and self._registry.is_same_files(live, checkpoint_dir):
-                gap = await self._confirm(live)
-                self._registry.commit(live)
-            else:
-                gap = await self._load_and_confirm(step, checkpoint_dir, replaced=live)
+            try:
+                if live is not None and await asyncio.to_thread(self._registry.is_same_files, live, checkpoint_dir):
+                    gap = await self._confirm_again(live)
+                    self._registry.commit(live)
+                else:
+                    gap = await self._replace(live, step, checkpoint_dir)
+            except LocalServingUnavailableError as err:
+                raise _about(err, name, step, checkpoint_dir) from err
             await self._retire_unneeded()
             took_s = time.monotonic() - started
             logger.info("adapter served: step=%d name=%s took_s=%.3f logprob_gap=%s", step, name, took_s, gap)
@@ -105,7 +122,7 @@ class AdapterPublisher:
         """
         self._registry.forget_names()
         self._base_answer = self._served_probe = None
-        for adapter in self._registry.live.values():
+        for adapter in list(self._registry.live.values()):
             self._registry.claim_name(adapter.name)
             await self._require_listed(adapter)
         if self._registry.served_step is not None:
@@ -116,12 +133,7 @@ class AdapterPublisher:
         async with self._lock:
             if step in self._registry.live:
                 return
-            adapter = await self._load(step, checkpoint_dir)
-            try:
-                await self._require_listed(adapter)
-            except BaseException:
-                await self._withdraw(adapter)
-                raise
+            adapter, _ = await self._load_until_confirmed(step, checkpoint_dir, is_probed=False)
             self._registry.add_older(adapter)
 
     async def prune(self, retain_steps: frozenset[int]) -> list[int]:
@@ -144,20 +156,64 @@ class AdapterPublisher:
         """Close the connections; the runtime is closed by its owner."""
         await self._client.close()
 
-    async def _load_and_confirm(
-        self, step: int, checkpoint_dir: Path, *, replaced: AdapterFiles | None
-    ) -> float | None:
-        if replaced is not None:
-            await self._runtime.unload_adapter(replaced.name)
-        adapter = await self._load(step, checkpoint_dir)
+    async def _confirm_again(self, live: AdapterFiles) -> float | None:
+        """Confirm an adapter that every server starts with."""
+        while True:
+            server = await self._runtime.settled()
+            try:
+                return await self._confirm_patiently(live, server)
+            except LocalServingUnavailableError:
+                if await self._runtime.settled() == server:
+                    raise
+
+    async def _replace(self, replaced: AdapterFiles | None, step: int, checkpoint_dir: Path) -> float | None:
         try:
-            await self._require_listed(adapter)
-            gap = await self._confirm(adapter)
+            if replaced is not None:
+                await self._runtime.unload_adapter(replaced.name)
+            adapter, gap = await self._load_until_confirmed(step, checkpoint_dir)
         except BaseException:
-            await self._withdraw(adapter)
+            if replaced is not None:
+                await uninterrupted(self._restore(replaced))
             raise
         self._registry.commit(adapter)
         return gap
+
+    async def _load_until_confirmed(
+        self, step: int, checkpoint_dir: Path, *, is_probed: bool = True
+    ) -> tuple[AdapterFiles, float | None]:
+        """Load and confirm, again for each server that takes the place of one that ended in between."""
+        while True:
+            server = await self._runtime.settled()
+            adapter = await self._load(step, checkpoint_dir)
+            try:
+                return adapter, await self._confirm_patiently(adapter, server, is_probed=is_probed)
+            except BaseException as err:
+                await uninterrupted(self._withdraw(adapter))
+                if not isinstance(err, InferenceError) or await self._runtime.settled() == server:
+                    raise
+                logger.warning("adapter loaded again, on another server: name=%s cause=%s", adapter.name, err)
+
+    async def _confirm_patiently(self, adapter: AdapterFiles, server: int, *, is_probed: bool = True) -> float | None:
+        """Confirm an adapter through connection faults, but not through the end of the server that has it."""
+        deadline = time.monotonic() + CONFIRM_LIMIT_S
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                await self._require_listed(adapter)
+                return await self._confirm(adapter) if is_probed else None
+            except LocalServingUnavailableError:
+                if await self._runtime.settled() != server or time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _restore(self, replaced: AdapterFiles) -> None:
+        """Serve a step's former files again, after their successor could not be served."""
+        try:
+            await self._runtime.load_adapter(replaced)
+            await self._runtime.reset_prefix_cache()
+        except InferenceError as err:
+            logger.warning("former adapter not served again: name=%s cause=%s", replaced.name, err)
 
     async def _load(self, step: int, checkpoint_dir: Path) -> AdapterFiles:
         adapter = await asyncio.to_thread(self._registry.stage, step, checkpoint_dir)
@@ -167,13 +223,19 @@ class AdapterPublisher:
                 max_lora_rank=self._runtime.max_lora_rank,
                 base_model_name=self._runtime.base_model_name,
             )
-            is_new_name = self._registry.claim_name(adapter.name)
-            await self._runtime.load_adapter(adapter)
-            if not is_new_name:
-                # vLLM keys its prefix cache by adapter name: under a name that comes back, old prompts would be found.
-                await self._runtime.reset_prefix_cache()
         except BaseException:
             self._registry.discard(adapter)
+            raise
+        try:
+            await self._runtime.load_adapter(adapter)
+            if not self._registry.claim_name(adapter.name):
+                # vLLM keys its prefix cache by adapter name: under a name that comes back, old prompts would be found.
+                await self._runtime.reset_prefix_cache()
+        except AdapterLoadError:
+            self._registry.discard(adapter)
+            raise
+        except BaseException:
+            await uninterrupted(self._withdraw(adapter))  # it may be loaded all the same
             raise
         return adapter
 
@@ -235,8 +297,10 @@ class AdapterPublisher:
     async def _withdraw(self, adapter: AdapterFiles) -> None:
         try:
             await self._runtime.unload_adapter(adapter.name)
-        except (AdapterLoadError, LocalServingUnavailableError, httpx.HTTPError) as err:
+        except (AdapterLoadError, LocalServingUnavailableError) as err:
             logger.warning("adapter not withdrawn: name=%s cause=%s", adapter.name, err)
+            self._registry.retire(adapter)  # a server that does not answer may still read the files
+            return
         self._registry.discard(adapter)
 
     async def _retire_unneeded(self) -> None:
@@ -244,14 +308,26 @@ class AdapterPublisher:
 
     async def _retire(self, adapters: list[AdapterFiles]) -> list[int]:
         """Tidy up after the fact: a failure here is logged, since the new step is served all the same."""
+        retired = []
         try:
             for adapter in adapters:
                 await self._runtime.unload_adapter(adapter.name)
                 self._registry.retire(adapter)
+                retired.append(adapter.step)
             self._registry.sweep(await self._runtime.requests_in_flight())
-        except (AdapterLoadError, LocalServingUnavailableError, httpx.HTTPError) as err:
+        except (AdapterLoadError, LocalServingUnavailableError) as err:
             logger.warning("old adapters not unloaded: cause=%s", err)
-        return [adapter.step for adapter in adapters]
+        return retired
+
+
+def _about(
+    error: LocalServingUnavailableError, name: str, step: int, checkpoint_dir: Path
+) -> LocalServingUnavailableError:
+    """Say which step was to be published, where the error speaks of the server alone."""
+    if "path" in error.facts:
+        return error
+    facts = {**error.facts, "adapter_name": name, "step": step, "path": str(checkpoint_dir)}
+    return LocalServingUnavailableError(f"{name} from {checkpoint_dir} could not be served: {error}", facts=facts)
 
 
 class _translated:
@@ -265,7 +341,7 @@ class _translated:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, httpx.HTTPStatusError):
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _BUSY_STATUS:
             response = error.response
             raise AdapterNotServedError(
                 f"{self._adapter.name} could not be confirmed at {self._url}: the server answered "

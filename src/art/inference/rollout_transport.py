@@ -7,6 +7,7 @@ seen nothing of it. An answer that breaks off after it began fails once, with wh
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import time
@@ -14,16 +15,24 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from art.errors import AnswerInterruptedError, InferenceError, LocalServingUnavailableError
+from art.errors import AnswerInterruptedError, LocalServingUnavailableError
 from art.inference.gate import ServingGate
 
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 2.0
-HEALTH_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 5.0
+NOTICE_S = 1.0  # between losing a connection and learning what became of the server
 _BUSY_STATUS = frozenset({502, 503, 504})
 _SERVER_ERROR = 500
+_CONNECTION_ERRORS = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.RemoteProtocolError,
+    httpx.ReadError,
+    httpx.WriteError,
+)
 
 
 class RolloutTransport(httpx.AsyncBaseTransport):
@@ -48,27 +57,23 @@ class RolloutTransport(httpx.AsyncBaseTransport):
         """
         await request.aread()  # so that the request can be sent again
         started = time.monotonic()
-        deadline = started + self._wait_s
+        deadline: float | None = None  # set when trouble begins: an answer itself may take as long as it takes
         attempts = 0
         cause: Exception | None
         while True:
-            await self._gate.wait_open(deadline)
+            if not self._gate.is_open:
+                deadline = deadline or time.monotonic() + self._wait_s
+                await self._gate.wait_open(deadline)
             attempts += 1
             try:
                 response = await self._inner.handle_async_request(request)
                 trouble = await self._trouble_of(request, response)
-            except (
-                httpx.ConnectError,
-                httpx.ConnectTimeout,
-                httpx.RemoteProtocolError,
-                httpx.ReadError,
-                httpx.WriteError,
-            ) as err:
-                trouble, cause = f"{type(err).__name__} {err}".strip(), err
-            else:
                 if trouble is None:
-                    return self._watched(response, request)
+                    return await self._readable(request, response)
                 cause = None
+            except _CONNECTION_ERRORS as err:
+                trouble, cause = f"{type(err).__name__} {err}".strip(), err
+            deadline = deadline or time.monotonic() + self._wait_s
             if time.monotonic() >= deadline:
                 raise self._unavailable(request, attempts, time.monotonic() - started, trouble) from cause
             logger.debug("rollout request is sent again: url=%s attempt=%d cause=%s", request.url, attempts, trouble)
@@ -82,54 +87,73 @@ class RolloutTransport(httpx.AsyncBaseTransport):
 
     async def _trouble_of(self, request: httpx.Request, response: httpx.Response) -> str | None:
         """Say why an answer is no answer; None for one that is to be handed on."""
+        if response.status_code not in _BUSY_STATUS and response.status_code != _SERVER_ERROR:
+            return None
+        await _read_whole(response)
         if response.status_code in _BUSY_STATUS:
-            await response.aread()
-            await response.aclose()
             return f"HTTP {response.status_code}"
-        if response.status_code == _SERVER_ERROR:
-            await response.aread()
-            if not await self._is_healthy(request):
-                return "HTTP 500 from a server whose engine is dead"
+        if not await self._is_engine_alive(request):
+            return "HTTP 500 from a server whose engine is dead"
         return None
 
-    async def _is_healthy(self, request: httpx.Request) -> bool:
+    async def _is_engine_alive(self, request: httpx.Request) -> bool:
         """Ask whether the engine behind a 500 lives: then the request itself is at fault."""
-        url = request.url.copy_with(raw_path=b"/health")
-        timeout = httpx.Timeout(HEALTH_TIMEOUT_S).as_dict()
-        health = httpx.Request(
-            "GET", url, headers={"Host": request.url.netloc.decode()}, extensions={"timeout": timeout}
-        )
         try:
-            answer = await self._inner.handle_async_request(health)
-            await answer.aread()
+            health = await self._probe(request, "GET", "/health")
+            if health.status_code >= _SERVER_ERROR:
+                return False
+            # A server may call itself healthy while its engine is dead: only an answer shows that it lives.
+            return (await self._probe(request, "POST", "/v1/completions")).status_code < _SERVER_ERROR
+        except httpx.TimeoutException:
+            return True  # busy, as far as can be told
         except httpx.TransportError:
             return False
-        return answer.status_code < _SERVER_ERROR
 
-    def _watched(self, response: httpx.Response, request: httpx.Request) -> httpx.Response:
-        if isinstance(response.stream, httpx.AsyncByteStream) and not response.is_stream_consumed:
+    async def _probe(self, request: httpx.Request, method: str, path: str) -> httpx.Response:
+        probe = httpx.Request(
+            method,
+            request.url.copy_with(raw_path=path.encode()),
+            headers={name: request.headers[name] for name in ("host", "authorization") if name in request.headers},
+            json=None if method == "GET" else {"model": _model_of(request), "prompt": "Hi", "max_tokens": 1},
+            extensions={"timeout": httpx.Timeout(PROBE_TIMEOUT_S).as_dict()},
+        )
+        response = await self._inner.handle_async_request(probe)
+        await _read_whole(response)
+        return response
+
+    async def _readable(self, request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        """Return an answer that does not break off, or does so with what is known about the server.
+
+        Only a streaming one can be seen half: any other is read here, where it can still be asked for again.
+        """
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            await _read_whole(response)
+        elif isinstance(response.stream, httpx.AsyncByteStream):
             response.stream = _WatchedStream(response.stream, self, request)
         return response
 
     def _unavailable(
         self, request: httpx.Request, attempts: int, waited_s: float, trouble: str
     ) -> LocalServingUnavailableError:
-        failure = self._gate.failure
-        if failure is not None:
-            return failure
         return LocalServingUnavailableError(
             f"the inference server at {request.url} did not answer: {attempts} attempts in {waited_s:.1f} s, last: "
             f"{trouble} (limit: serving['rollout_wait_s'])",
             facts={"url": str(request.url), "attempts": attempts, "waited_s": waited_s},
         )
 
-    def broke_off(self, request: httpx.Request, error: httpx.TransportError) -> InferenceError:
-        """Return the error for an answer that began and did not end: it ends the rollout, not the run."""
-        if self._gate.failure is not None:
-            return self._gate.failure
+    async def broke_off(self, request: httpx.Request, error: httpx.TransportError) -> AnswerInterruptedError:
+        """Return the error for an answer that began and did not end: it ends the rollout, not the run.
+
+        Raises:
+            LocalServingUnavailableError: The server was given up.
+        """
+        await self._gate.wait_for_trouble(NOTICE_S)
+        reason, facts = self._gate.trouble
+        cause = f"{type(error).__name__} {error}".rstrip()
         return AnswerInterruptedError(
-            f"the answer from {request.url} broke off after it had begun: {type(error).__name__} {error}".rstrip(),
-            facts={"url": str(request.url), "cause": f"{type(error).__name__} {error}".rstrip()},
+            f"the answer from {request.url} broke off after it had begun: {cause}"
+            f"{f'; the server: {reason}' if reason else ''}",
+            facts={**facts, "url": str(request.url), "cause": cause},
         )
 
 
@@ -143,8 +167,27 @@ class _WatchedStream(httpx.AsyncByteStream):
         try:
             async for chunk in self._stream:
                 yield chunk
-        except (httpx.ReadError, httpx.RemoteProtocolError) as err:
-            raise self._transport.broke_off(self._request, err) from err
+        except httpx.TransportError as err:
+            raise await self._transport.broke_off(self._request, err) from err
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+async def _read_whole(response: httpx.Response) -> None:
+    """Read an answer's bytes as they came and give its connection back; it can be read again by the caller."""
+    stream = response.stream
+    if not isinstance(stream, httpx.AsyncByteStream):
+        return
+    try:
+        body = b"".join([chunk async for chunk in stream])
+    finally:
+        await stream.aclose()
+    response.stream = httpx.ByteStream(body)
+
+
+def _model_of(request: httpx.Request) -> str:
+    try:
+        return str(json.loads(request.content)["model"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -7,6 +7,27 @@ from pathlib import Path
 from art.errors import ConfigurationError
 
 
+def keep_log(path: Path) -> Path | None:
+    """Give an existing, non-empty log file a number, so that it stays.
+
+    Returns:
+        Its new path; None where there was nothing to keep.
+
+    Raises:
+        ConfigurationError: It cannot be renamed.
+    """
+    try:
+        if not path.exists() or path.stat().st_size == 0:
+            return None
+        number = 1
+        while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+            number += 1
+        path.rename(kept)
+    except OSError as err:
+        raise _unwritable(path, err) from err
+    return kept
+
+
 def start_log(path: Path) -> Path:
     """Make room for a new log: an existing file `vllm.log` becomes `vllm.1.log`, `vllm.2.log`, … (oldest is 1).
 
@@ -18,16 +39,13 @@ def start_log(path: Path) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > 0:
-            number = 1
-            while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-                number += 1
-            path.rename(kept)
-        path.touch()
+        keep_log(path)
         with path.open("ab"):
             pass
     except OSError as err:
-        raise ConfigurationError(
-            f"log file {path} cannot be written: {err}; choose another path for the backend"
-        ) from err
+        raise _unwritable(path, err) from err
     return path
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"log file {path} cannot be written: {error}; choose another path for the backend")

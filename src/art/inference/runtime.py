@@ -52,6 +52,16 @@ class InferenceRuntime(Protocol):
     def base_model_name(self) -> str:
         """Name under which the server answers without an adapter."""
 
+    async def settled(self) -> int:
+        """Wait out a restart of the server.
+
+        Returns:
+            A number that changes whenever another server takes its place: that one knows only what it started with.
+
+        Raises:
+            LocalServingUnavailableError: The server was given up; the error carries the diagnosis.
+        """
+
     async def load_adapter(self, adapter: AdapterFiles) -> None:
         """Make the engine and the HTTP layer know an adapter under its name.
 

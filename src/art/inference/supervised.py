@@ -1,57 +1,40 @@
-"""The server of dedicated mode: a child process that is watched, diagnosed, and restarted within limits."""
+"""The runtime of dedicated mode: a supervised server process, asked over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import httpx
 
 from art.dev.settings import ServingSettings
-from art.errors import AdapterLoadError, InferenceError, LocalServingUnavailableError
-from art.inference.adapter_reload import ReloadFailedError, ReloadRefusedError, error_message, load_adapter_with_retry
-from art.inference.admin_client import AdminClient
+from art.errors import AdapterLoadError, LocalServingUnavailableError, ServerDiedError
+from art.inference.adapter_reload import (
+    ReloadFailedError,
+    ReloadRefusedError,
+    ServerGoneError,
+    error_message,
+    load_adapter_with_retry,
+)
 from art.inference.diagnosis import ServingFacts
-from art.inference.process_server import ServerSpec, connectable_url, open_listener, start_server, wait_until_ready
-from art.inference.rotating_log import start_log
+from art.inference.process_server import ServerSpec, exits_within, while_running
 from art.inference.runtime import AdapterFiles
-from art.inference.tasks import uninterrupted
-from art.processes import ChildProcess, log_tail
+from art.inference.supervised_server import SupervisedServer
 
 logger = logging.getLogger(__name__)
 
-HEALTH_BEFORE_TIMEOUT_S = 2.0
+HEALTH_REPORT_TIMEOUT_S = 2.0
+EXIT_NOTICE_S = 0.5  # between losing a connection to a process that ended and learning of its end
+UNLOAD_TIMEOUT_S = 20.0  # a server forgets a name at once, unless it is still loading that name
+_SERVER_ERROR = 500
+
+T = TypeVar("T")
 
 
-class SupervisedRuntime:
-    """An inference server in a child process of ours. All methods run on the event loop that started it.
-
-    Attributes:
-        live_adapters: Asked at each restart for the adapters to start with.
-        on_restarted: Awaited after a restart, before rollouts go on; raises when the server is not as it should be.
-        on_event: Told `recovering`, `recovered` and `unavailable`.
-    """
-
-    def __init__(self, spec: ServerSpec, settings: ServingSettings) -> None:
-        self.live_adapters: Callable[[], Sequence[AdapterFiles]] = lambda: ()
-        self.on_restarted: Callable[[], Awaitable[None]] = _do_nothing
-        self.on_event: Callable[[Mapping[str, Any]], None] = lambda event: None
-        self._spec = spec
-        self._settings = settings
-        self._listener = open_listener(spec.host, spec.port)
-        self._client = AdminClient(self.base_url, spec.api_key)
-        self._child: ChildProcess | None = None
-        self._supervisor: asyncio.Task[None] | None = None
-        self._restarted_at: deque[float] = deque()
-        self._steady = asyncio.Event()  # set while the server is neither down nor being restarted
-        self._failure: LocalServingUnavailableError | None = None
-        self._hang: str | None = None
-        self._closing = False
+class SupervisedRuntime(SupervisedServer):
+    """An inference server in a child process of ours, as an `InferenceRuntime`."""
 
     @classmethod
     async def start(cls, spec: ServerSpec, settings: ServingSettings) -> SupervisedRuntime:
@@ -63,19 +46,8 @@ class SupervisedRuntime:
             ServerNotReadyError: It did not answer in time.
         """
         runtime = cls(spec, settings)
-        try:
-            await runtime._launch()
-        except BaseException:
-            await uninterrupted(runtime.close())
-            raise
-        runtime._steady.set()
-        runtime._supervisor = asyncio.create_task(runtime._supervise(), name="server-supervisor")
+        await runtime._start()
         return runtime
-
-    @property
-    def base_url(self) -> str:
-        """Where rollouts reach the server."""
-        return connectable_url(self._spec.host, self._listener.getsockname()[1])
 
     @property
     def address(self) -> tuple[str, int]:
@@ -104,41 +76,37 @@ class SupervisedRuntime:
         """Name under which the server answers without an adapter."""
         return self._spec.served_model_name
 
-    @property
-    def process(self) -> ChildProcess:
-        """The current child.
-
-        Raises:
-            LocalServingUnavailableError: None was started.
-        """
-        if self._child is None:
-            raise self._facts().to_error("the inference server is not running")
-        return self._child
-
     async def load_adapter(self, adapter: AdapterFiles) -> None:
         """Have the server load an adapter, through connection faults, restarts and lost replies."""
-        before = await self._client.health(HEALTH_BEFORE_TIMEOUT_S)
+        before = await self._health_now()
+        server = self._starts
         try:
             await self._load_once(adapter)
             return
+        except ReloadRefusedError as err:
+            is_own_fault = err.status < _SERVER_ERROR
+            if is_own_fault or not await self._is_replaced(server, adapter):
+                raise _refused(adapter, err) from err
         except ReloadFailedError as err:
             facts = await self._reload_facts(adapter, before, err)
-            if not await self._end_if_hung(f"loading {adapter.name}"):
+            if not await self._is_replaced(server, adapter):
                 raise facts.to_error(f"{adapter.name} could not be loaded: the server was not reachable") from err
-        except LocalServingUnavailableError as err:
-            facts = await self._reload_facts(adapter, before, None)
+        except ServerGoneError as err:
+            facts = await self._reload_facts(adapter, before, err)
             raise facts.to_error(f"{adapter.name} could not be loaded: the server is gone") from err
         try:
-            await self._load_once(adapter)  # the hung server was ended and another has taken its place
-        except (ReloadFailedError, LocalServingUnavailableError) as err:
-            raise facts.to_error(
-                f"{adapter.name} could not be loaded: the server hung and a restart did not help"
-            ) from err
+            await self._load_once(adapter)  # another server has taken the place of the one that failed
+        except ReloadRefusedError as err:
+            raise _refused(adapter, err) from err
+        except (ReloadFailedError, ServerGoneError) as err:
+            facts = await self._reload_facts(adapter, before, err)
+            raise facts.to_error(f"{adapter.name} could not be loaded: a restart did not help") from err
 
     async def unload_adapter(self, name: str) -> None:
         """Make the HTTP layer forget a name; a name that is unknown is no error."""
-        response = await self._client.post("/v1/unload_lora_adapter", {"lora_name": name})
-        if not response.is_success and response.status_code != 404:
+        body = {"lora_name": name}
+        response = await self._ask(lambda: self._client.post("/v1/unload_lora_adapter", body, UNLOAD_TIMEOUT_S))
+        if not response.is_success and response.status_code != httpx.codes.NOT_FOUND:
             raise AdapterLoadError(
                 f"{name} not unloaded: server answered {response.status_code} ({error_message(response)})",
                 step=-1,
@@ -149,14 +117,13 @@ class SupervisedRuntime:
 
     async def requests_in_flight(self) -> dict[str, int]:
         """Count the requests that are being answered, by model name."""
-        try:
-            return dict(await self._client.get("/art/in_flight"))
-        except httpx.HTTPError as err:
-            raise self._facts().to_error(f"the server does not answer: {type(err).__name__} {err}") from err
+        return dict(await self._ask(lambda: self._client.get("/art/in_flight", self._settings.health_timeout_s)))
 
     async def reset_prefix_cache(self) -> None:
         """Forget cached prompts."""
-        (await self._client.post("/art/reset_prefix_cache", {})).raise_for_status()
+        response = await self._ask(lambda: self._client.post("/art/reset_prefix_cache", {}))
+        if not response.is_success:
+            raise self.facts().to_error(f"prompts not forgotten: the server answered {response.status_code}")
 
     @contextlib.asynccontextmanager
     async def yielded_to_trainer(self) -> AsyncIterator[None]:
@@ -169,71 +136,51 @@ class SupervisedRuntime:
 
     async def progress_count(self) -> float | None:
         """Count the tokens processed so far; None where the server does not tell."""
-        return await self._client.tokens_processed()
+        return await self._client.tokens_processed(self._settings.health_timeout_s)
 
     async def check_health(self) -> None:
-        """Look at the process, then have one token generated."""
-        await self._steady.wait()
-        if self._failure is not None:
-            raise self._failure
+        """Wait out a restart, then have one token generated."""
+        await self.settled()
+        child = self.process
         try:
-            await self._client.complete_one_token(self.base_model_name, self._settings.health_timeout_s)
-        except httpx.HTTPError as err:
-            health = await self._client.health(self._settings.health_timeout_s)
-            facts = self._facts()
-            facts.health_after = health
+            limit_s = self._settings.health_timeout_s
+            await while_running(child, self._client.complete_one_token(self.base_model_name, limit_s))
+        except (httpx.HTTPError, ServerDiedError) as err:
+            if await exits_within(child, EXIT_NOTICE_S):
+                await self.settled()  # it did not hang, it ended; whoever took its place was asked at its start
+                return
+            facts = self.facts(child)
+            facts.health_after = await self._client.health(HEALTH_REPORT_TIMEOUT_S)
             raise facts.to_error(
                 f"the server is alive but does not answer a one-token completion: {type(err).__name__} {err}".rstrip()
             ) from err
 
-    async def end_hung(self, error: LocalServingUnavailableError) -> None:
-        """End a server that runs but does not answer; the supervisor restarts it, or gives up with this diagnosis."""
-        child = self._child
-        if child is None or not child.is_running or self._closing:
-            return
-        self._hang = str(error)
-        logger.error("server ended because it does not answer: %s", error)
-        self._steady.clear()
-        await asyncio.to_thread(child.kill_group)
-
-    async def close(self) -> None:
-        """End the server and everything it started."""
-        self._closing = True
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.cancel()
-            await asyncio.gather(supervisor, return_exceptions=True)
-        if self._child is not None:
-            await asyncio.to_thread(self._child.stop)
-        await self._client.close()
-        self._listener.close()
-        self._steady.set()
+    async def _ask(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a request to a server that is not being restarted; say what is known where it does not answer."""
+        await self.settled()
+        child = self.process
+        try:
+            return await while_running(child, send())
+        except (httpx.HTTPError, ServerDiedError, ValueError) as err:
+            await exits_within(child, EXIT_NOTICE_S)
+            raise self.facts(child).to_error(f"the server does not answer: {type(err).__name__} {err}") from err
 
     async def _load_once(self, adapter: AdapterFiles) -> None:
-        try:
-            report = await load_adapter_with_retry(
-                self._client.http,
-                self._client.root_url,
-                name=adapter.name,
-                path=str(adapter.path),
-                total_timeout_s=self._settings.adapter_reload_timeout_s,
-                require_process=self._require_process,
-                on_retry=lambda number, error: logger.warning(
-                    "adapter load tried again: name=%s attempt=%d cause=%s %s",
-                    adapter.name,
-                    number,
-                    type(error).__name__,
-                    error,
-                ),
-            )
-        except ReloadRefusedError as err:
-            raise AdapterLoadError(
-                f"adapter for step {adapter.step} not loaded from {adapter.path}: {err}",
-                step=adapter.step,
-                path=str(adapter.path),
-                status=err.status,
-                body=err.body,
-            ) from err
+        report = await load_adapter_with_retry(
+            self._client.http,
+            self._client.root_url,
+            name=adapter.name,
+            path=str(adapter.path),
+            total_timeout_s=self._settings.adapter_reload_timeout_s,
+            require_process=self._require_process,
+            on_retry=lambda number, error: logger.warning(
+                "adapter load tried again: name=%s attempt=%d cause=%s %s",
+                adapter.name,
+                number,
+                type(error).__name__,
+                error,
+            ),
+        )
         if report.attempts > 1 or report.found_in_list:
             logger.info(
                 "adapter loaded after trouble: name=%s attempts=%d took_s=%.2f found_in_list=%s",
@@ -244,118 +191,51 @@ class SupervisedRuntime:
             )
 
     async def _require_process(self) -> None:
-        if not self.process.is_running:
-            self._steady.clear()  # the supervisor sees the same exit and decides
-        await self._steady.wait()
-        if self._failure is not None:
-            raise self._failure
-
-    async def _end_if_hung(self, during: str) -> bool:
-        """After failed attempts: end a server that lives but does not answer. Returns whether another one now
-        serves."""
-        if not self.process.is_running:
-            await self._steady.wait()
-            return self._failure is None
         try:
-            await self.check_health()
+            await self.settled()
         except LocalServingUnavailableError as err:
-            await self.end_hung(err)
-            await self._steady.wait()
-            return self._failure is None
-        logger.warning("server answers completions but not the request: while %s", during)
-        return False
+            raise ServerGoneError(str(err)) from err
 
-    async def _supervise(self) -> None:
-        while True:
-            child = self.process
-            await asyncio.shield(asyncio.wrap_future(child.exited))
-            if self._closing:
-                return
-            self._steady.clear()
-            await asyncio.to_thread(child.kill_group)
-            if not await self._recover(child):
-                self._steady.set()
-                return
-            self._steady.set()
-
-    async def _recover(self, dead: ChildProcess) -> bool:
-        """Restart until it works or the limit is reached; return whether a server serves again."""
-        hang, self._hang = self._hang, None
-        what = f"{dead.describe()}{' after it had stopped answering' if hang else ''}"
-        cause: InferenceError | None = None
-        while self._may_restart():
-            self._restarted_at.append(time.monotonic())
-            logger.error(
-                "server gone, restarting: %s restart=%d of %d log=%s",
-                what,
-                len(self._restarted_at),
-                self._settings.inference_restarts,
-                dead.log_path,
-            )
-            self.on_event({"kind": "recovering", "text": what})
+    async def _is_replaced(self, server: int, adapter: AdapterFiles) -> bool:
+        """After failed attempts: end a server that lives but does not answer. Returns whether another one serves."""
+        try:
             try:
-                await self._launch()
-                await self.on_restarted()
-            except InferenceError as err:
-                logger.error("restart failed: %s", err)
-                cause = err
-                if self._child is not None:
-                    await asyncio.to_thread(self._child.kill_group)
-                continue
-            logger.warning("server restarted: %s", self.process.describe())
-            self.on_event({"kind": "recovered"})
-            return True
-        self._give_up(dead, hang, cause)
-        return False
+                await self.check_health()
+            except LocalServingUnavailableError as err:
+                await self.end_hung(err)
+            return await self.settled() != server
+        except LocalServingUnavailableError:
+            return False
 
-    def _give_up(self, dead: ChildProcess, hang: str | None, cause: InferenceError | None) -> None:
-        facts = self._facts(dead)
-        limit = self._settings.inference_restarts
-        facts.restarts = (
-            f"{len(self._restarted_at)} of {limit} within {self._settings.restart_window_s:g} s"
-            if limit
-            else "none allowed (serving['inference_restarts']=0)"
-        )
-        headline = f"the inference server is gone: {facts.process_state}"
-        if hang:
-            headline += "; it was alive but did not answer and was ended"
-        if cause is not None:
-            headline += f"; the last restart failed: {str(cause).splitlines()[0]}"
-        self._failure = facts.to_error(headline)
-        self._listener.close()  # whoever waits in its queue is told now
-        self.on_event({"kind": "unavailable", "error": self._failure})
+    async def _health_now(self) -> str:
+        child = self.process
+        if child.is_running:
+            with contextlib.suppress(ServerDiedError):
+                return await while_running(child, self._client.health(HEALTH_REPORT_TIMEOUT_S))
+        if self._failure is None:
+            return f"not asked: {child.describe()}"  # connections would wait for its successor
+        return await self._client.health(HEALTH_REPORT_TIMEOUT_S)
 
-    def _may_restart(self) -> bool:
-        while self._restarted_at and time.monotonic() - self._restarted_at[0] > self._settings.restart_window_s:
-            self._restarted_at.popleft()
-        return len(self._restarted_at) < self._settings.inference_restarts
-
-    async def _launch(self) -> None:
-        start_log(self._spec.log_path)
-        adapters = list(self.live_adapters())
-        self._child = await asyncio.to_thread(start_server, self._spec, adapters, self._listener)
-        names = {adapter.name for adapter in adapters} | {self.base_model_name}
-        await wait_until_ready(self._child, self._client, self._spec, names)
-
-    async def _reload_facts(self, adapter: AdapterFiles, before: str, error: ReloadFailedError | None) -> ServingFacts:
-        facts = self._facts()
+    async def _reload_facts(
+        self, adapter: AdapterFiles, before: str, error: ReloadFailedError | ServerGoneError
+    ) -> ServingFacts:
+        facts = self.facts()
         facts.adapter_name, facts.step, facts.path = adapter.name, adapter.step, str(adapter.source or adapter.path)
-        facts.health_before = before
-        facts.health_after = await self._client.health(HEALTH_BEFORE_TIMEOUT_S)
-        if error is not None:
-            facts.attempts, facts.waited_s = error.attempts, error.waited_s
+        facts.health_before, facts.health_after = before, await self._health_now()
+        facts.attempts, facts.waited_s = error.attempts, error.waited_s
         if self._failure is not None:
-            facts.restarts = self._failure.facts.get("restarts")
-        return facts
-
-    def _facts(self, child: ChildProcess | None = None) -> ServingFacts:
-        child = child or self._child
-        facts = ServingFacts(url=self.base_url if self._listener.fileno() >= 0 else self._client.base_url)
-        if child is not None:
-            facts.pid, facts.process_state, facts.exit_code = child.pid, child.describe(), child.exit_code
-            facts.log_path, facts.log_tail = str(child.log_path), log_tail(child.log_path)
+            known = self._failure.facts
+            for name in ("pid", "process_state", "exit_code", "log_path", "log_tail", "restarts"):
+                if name in known:
+                    setattr(facts, name, known[name])
         return facts
 
 
-async def _do_nothing() -> None:
-    return None
+def _refused(adapter: AdapterFiles, error: ReloadRefusedError) -> AdapterLoadError:
+    return AdapterLoadError(
+        f"adapter for step {adapter.step} not loaded from {adapter.path}: {error}",
+        step=adapter.step,
+        path=str(adapter.path),
+        status=error.status,
+        body=error.body,
+    )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+async def uninterrupted(work: Awaitable[T]) -> T:
     """Run clean-up to its end even when the caller is cancelled meanwhile; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -23,7 +26,7 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
         except Exception:  # noqa: BLE001 - raised below, from the task
             break
     if cancelled is not None:
-        if not task.cancelled():
-            task.exception()
+        if not task.cancelled() and task.exception() is not None:
+            logger.warning("clean-up failed while its caller was cancelled", exc_info=task.exception())
         raise cancelled
     return task.result()

@@ -6,24 +6,30 @@ import asyncio
 import contextlib
 import logging
 import time
-from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from art.dev.settings import ServingSettings
 from art.errors import AdapterLoadError, ARTError, LocalServingUnavailableError, ServerStartError
 from art.inference.admin_client import AdminClient
+from art.inference.diagnosis import ServingFacts
 from art.inference.runtime import AdapterFiles
 from art.inference.tasks import uninterrupted
+from art.processes import log_tail
 from art.vllm import serving_registry
 from art.vllm.compat import VllmApi, load_vllm_api
-from art.vllm.engine import EnginePlan, engine_environment, parse_plan, start_engine
+from art.vllm.engine import EnginePlan, engine_environment, parse_plan
+from art.vllm.engine_start import StartedEngine, start_guarded_engine
+from art.vllm.engine_watch import EngineGoneError, EngineWatch
 from art.vllm.server import OpenAIServer, bind_listener
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnDeath = Callable[[LocalServingUnavailableError], Awaitable[None]]
 
 
 class InProcessRuntime:
@@ -32,14 +38,17 @@ class InProcessRuntime:
     def __init__(
         self,
         api: VllmApi,
-        engine: Any,
+        started: StartedEngine,
         server: OpenAIServer,
         plan: EnginePlan,
         settings: ServingSettings,
         log_path: Path,
+        on_death: OnDeath,
     ) -> None:
         self._api = api
-        self._engine = engine
+        self._started = started
+        self._engine = started.client
+        self._on_death = on_death
         self._server = server
         self._plan = plan
         self._settings = settings
@@ -47,10 +56,19 @@ class InProcessRuntime:
         self._is_sleeping = False
         self._closed = False
         self._client = AdminClient(self.base_url, self.api_key)
+        self._watch = EngineWatch(self._engine, started.processes)
+        self._watch.start(self._engine_died)
 
     @classmethod
     async def start(
-        cls, plan: EnginePlan, *, host: str, port: int, settings: ServingSettings, log_path: Path
+        cls,
+        plan: EnginePlan,
+        *,
+        host: str,
+        port: int,
+        settings: ServingSettings,
+        log_path: Path,
+        on_death: OnDeath | None = None,
     ) -> InProcessRuntime:
         """Start engine and server; the event loop goes on meanwhile.
 
@@ -60,6 +78,7 @@ class InProcessRuntime:
             port: 0 takes a free one.
             settings: How it is run.
             log_path: Named in errors.
+            on_death: Awaited with the diagnosis when the engine dies.
 
         Raises:
             ConfigurationError: The port is taken, or vLLM refuses an argument.
@@ -67,17 +86,17 @@ class InProcessRuntime:
             ServerStartError: The engine did not start.
         """
         listener = bind_listener(host, port)
-        engine: Any = None
+        started: StartedEngine | None = None
         try:
             api = await asyncio.to_thread(load_vllm_api)
             with engine_environment(plan):
                 args = parse_plan(api, plan, host=host, port=listener.getsockname()[1])
-                engine = await _start_in_thread(api, args)
-                server = await OpenAIServer.start(api, engine, args, listener)
+                started = await start_guarded_engine(api, args)
+                server = await OpenAIServer.start(api, started.client, args, listener)
         except BaseException as err:
             listener.close()
-            if engine is not None:
-                await asyncio.to_thread(engine.shutdown)
+            if started is not None:
+                await uninterrupted(asyncio.to_thread(started.shut_down))
             if isinstance(err, ARTError) or not isinstance(err, Exception):
                 raise
             raise ServerStartError(
@@ -86,7 +105,7 @@ class InProcessRuntime:
                 command=f"in-process engine {dict(plan.engine_args)}",
                 log_path=str(log_path),
             ) from err
-        return cls(api, engine, server, plan, settings, log_path)
+        return cls(api, started, server, plan, settings, log_path, on_death or _do_nothing)
 
     @property
     def base_url(self) -> str:
@@ -119,19 +138,24 @@ class InProcessRuntime:
         """Name under which the server answers without an adapter."""
         return str(self._server.serving_models.base_model_paths[0].name)
 
+    async def settled(self) -> int:
+        """Return at once: an engine in this process is never replaced."""
+        if self._engine.errored:
+            raise self._unavailable("waiting for it")
+        return 0
+
     async def load_adapter(self, adapter: AdapterFiles) -> None:
         """Load an adapter into the engine and register its name with the HTTP layer."""
+        loading = serving_registry.load_adapter(
+            self._engine,
+            self._server.serving_models,
+            self._api.LoRARequest,
+            name=adapter.name,
+            path=str(adapter.path),
+        )
         try:
-            await serving_registry.load_adapter(
-                self._engine,
-                self._server.serving_models,
-                self._api.LoRARequest,
-                name=adapter.name,
-                path=str(adapter.path),
-            )
+            await self._ask(loading, f"loading {adapter.name} from {adapter.path}")
         except serving_registry.AdapterRefusedError as err:
-            if self._engine.errored:
-                raise self._unavailable(f"loading {adapter.name} from {adapter.path}") from err
             raise AdapterLoadError(
                 f"adapter for step {adapter.step} not loaded from {adapter.path}: {err}",
                 step=adapter.step,
@@ -149,7 +173,8 @@ class InProcessRuntime:
 
     async def reset_prefix_cache(self) -> None:
         """Forget cached prompts; running requests are computed again from their text."""
-        if not await self._engine.reset_prefix_cache(reset_running_requests=True):
+        resetting = self._engine.reset_prefix_cache(reset_running_requests=True)
+        if not await self._ask(resetting, "resetting its prefix cache"):
             logger.warning("the engine did not reset its prefix cache")
 
     @contextlib.asynccontextmanager
@@ -162,7 +187,7 @@ class InProcessRuntime:
             await self._pause()
             if self._can_sleep:
                 self._is_sleeping = True
-                await self._engine.sleep(level=1, mode="keep")
+                await self._ask(self._engine.sleep(level=1, mode="keep"), "giving its memory back")
             yield
         finally:
             await uninterrupted(self._resume())
@@ -179,7 +204,7 @@ class InProcessRuntime:
         """Have one token generated by the base model; while the engine is yielded nothing is asked of it."""
         if self._engine.errored:
             raise self._unavailable("checking its health")
-        if await self._engine.is_paused():
+        if await self._ask(self._engine.is_paused(), "checking its health"):
             return
         try:
             await self._client.complete_one_token(self.base_model_name, self._settings.health_timeout_s)
@@ -191,9 +216,12 @@ class InProcessRuntime:
         if self._closed:
             return
         self._closed = True
-        await self._client.close()
-        await self._server.close()
-        await asyncio.to_thread(self._engine.shutdown)
+        await self._watch.stop()
+        try:
+            await self._client.close()
+            await self._server.close()
+        finally:
+            await uninterrupted(asyncio.to_thread(self._started.shut_down))
 
     @property
     def _can_sleep(self) -> bool:
@@ -206,7 +234,8 @@ class InProcessRuntime:
             started = time.monotonic()
             # Not cancelled when it takes too long: the engine answers the call when it is idle, whoever listens.
             waiting = asyncio.ensure_future(self._engine.pause_generation(mode="wait", clear_cache=False))
-            await asyncio.wait({waiting}, timeout=self._settings.pause_timeout_s)
+            idle = asyncio.wait({waiting}, timeout=self._settings.pause_timeout_s)
+            await self._ask(idle, "waiting for running requests")
             if waiting.done():
                 waiting.result()
             else:
@@ -216,37 +245,44 @@ class InProcessRuntime:
                     time.monotonic() - started,
                 )
         # With memory given back, held requests lose their cache: clearing it makes the engine compute them again.
-        await self._engine.pause_generation(mode="keep", clear_cache=self._can_sleep)
+        pausing = self._engine.pause_generation(mode="keep", clear_cache=self._can_sleep)
+        await self._ask(pausing, "pausing for the trainer")
 
     async def _resume(self) -> None:
+        during = "resuming after the trainer"
         if self._is_sleeping:
-            await self._engine.wake_up()
+            await self._ask(self._engine.wake_up(), during)
             self._is_sleeping = False
-        if await self._engine.is_paused():
-            await self._engine.resume_generation()
+        if await self._ask(self._engine.is_paused(), during):
+            await self._ask(self._engine.resume_generation(), during)
+
+    async def _ask(self, work: Awaitable[T], during: str) -> T:
+        """Await the engine's answer, or say that it died meanwhile: its own calls would then wait for ever."""
+        try:
+            return await self._watch.unless_dead(work)
+        except EngineGoneError as err:
+            raise self._unavailable(during, err) from err
+
+    async def _engine_died(self) -> None:
+        await self._on_death(self._unavailable("nothing was asked of it"))
+        await self._server.close()  # whoever waits in its queue is told now
 
     def _unavailable(self, during: str, cause: Exception | None = None) -> LocalServingUnavailableError:
-        state = "dead" if self._engine.errored else "alive"
-        return LocalServingUnavailableError(
-            f"the inference engine at {self.base_url} is {state} but failed while {during}"
-            f"{f': {type(cause).__name__} {cause}' if cause else ''}; log: {self._log_path}",
-            facts={"url": self.base_url, "process_state": state, "log_path": str(self._log_path)},
+        facts = ServingFacts(
+            url=self.base_url,
+            pid=self._watch.pid,
+            process_state=self._watch.describe(),
+            exit_code=self._watch.exit_code,
+            log_path=str(self._log_path),
+            log_tail=log_tail(self._log_path),
         )
+        reason = f": {type(cause).__name__} {cause}" if cause is not None and not self._watch.is_dead else ""
+        state = "is dead" if self._watch.is_dead else "does not answer"
+        return facts.to_error(f"the inference engine {state} (noticed while {during}{reason})")
 
 
-async def _start_in_thread(api: VllmApi, args: Namespace) -> Any:
-    """Start an engine while the loop goes on; one that comes up after the caller has given up is ended at once."""
-    starting = asyncio.get_running_loop().run_in_executor(None, start_engine, api, args)
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        starting.add_done_callback(_shut_down_late_engine)
-        raise
-
-
-def _shut_down_late_engine(starting: asyncio.Future[Any]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        starting.result().shutdown()
+async def _do_nothing(error: LocalServingUnavailableError) -> None:
+    return None
 
 
 def _root_cause(error: BaseException) -> str:
