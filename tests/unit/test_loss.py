@@ -45,7 +45,7 @@ def test_golden_losses_and_gradients(case: dict[str, Any]) -> None:
     config = {**case["config"], "legacy_negative_advantage_cap": True}
     late_entropies = shift_tensor(tensor(GOLDEN["entropies"]), 0.0)
 
-    loss = loss_fn(inputs, new_logprobs, ref_logprobs, late_entropies, config)
+    loss = loss_fn(inputs, new_logprobs, ref_logprobs, late_entropies, config)  # type: ignore[arg-type]
     loss.mean_policy_loss.backward()
 
     found = {
@@ -95,14 +95,15 @@ def test_neighbouring_64_bit_ids_are_different_sequences(first_id: int) -> None:
 
 
 def test_untrained_positions_cannot_spoil_the_gradient() -> None:
+    options: Any = {"importance_sampling_level": "average", "ppo": True}
     inputs = golden_inputs()
     new_logprobs = tensor(GOLDEN["new_logprobs"])
-    expected = loss_fn(inputs, new_logprobs, None, None, {"importance_sampling_level": "average"})
+    expected = loss_fn(inputs, new_logprobs, None, None, options)
     inputs["logprobs"] = inputs["logprobs"].clone()
     inputs["logprobs"][0, 1] = -1000.0  # sampled, but not trained
     new_logprobs[0, 6:] = torch.tensor([500.0, -500.0])
     new_logprobs.requires_grad_()
-    loss = loss_fn(inputs, new_logprobs, None, None, {"importance_sampling_level": "average"})
+    loss = loss_fn(inputs, new_logprobs, None, None, options)
     loss.mean_policy_loss.backward()
     assert loss.mean_policy_loss.item() == pytest.approx(expected.mean_policy_loss.item(), abs=1e-6)
     assert new_logprobs.grad is not None
@@ -133,7 +134,9 @@ def test_penalty_of_the_public_configuration_counts() -> None:
     reference = tensor(GOLDEN["ref_logprobs"])
     new_logprobs = tensor(GOLDEN["new_logprobs"])
     inputs = golden_inputs(config=TrainConfig(kl_penalty_coef=0.1))
-    assert loss_fn(inputs, new_logprobs, reference, None, {}).mean_policy_loss.item() == pytest.approx(0.032907, abs=2e-6)
+    assert loss_fn(inputs, new_logprobs, reference, None, {}).mean_policy_loss.item() == pytest.approx(
+        0.032907, abs=2e-6
+    )
     overridden = loss_fn(inputs, new_logprobs, reference, None, {"kl_penalty_coef": 0.0})
     assert overridden.kl_policy_ref is None
 

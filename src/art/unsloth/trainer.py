@@ -51,6 +51,7 @@ class _Loaded:
     model: LanguageModel
     optimizer: torch.optim.Optimizer
     offloader: Offloader
+    base_logprobs: tuple[float, ...]
 
 
 class LoraTrainer:
@@ -92,7 +93,10 @@ class LoraTrainer:
         optimizer = make_optimizer(parameters.values(), dict(self._config["trainer_args"]), model.device)
         if adapter_dir is not None and (adapter_dir / STATE_FILE).is_file():
             _restore_optimizer(optimizer, list(parameters), adapter_dir / STATE_FILE)
-        self._loaded = _Loaded(model, optimizer, Offloader(model.peft_model, optimizer, model.device))
+        with model.peft_model.disable_adapter():
+            base_logprobs = tuple(model.score_sequence(self._probe_tokens()).tolist())
+        offloader = Offloader(model.peft_model, optimizer, model.device)
+        self._loaded = _Loaded(model, optimizer, offloader, base_logprobs)
         logger.info(
             "trainer loaded: base_model=%s adapter=%s device=%s dtype=%s",
             self._base_model,
@@ -177,17 +181,14 @@ class LoraTrainer:
             torch.save(state, path / STATE_FILE)
 
     def probe(self) -> AdapterProbe:
-        """Score the first 16 tokens of a fixed text, adapter on and off."""
-        model = self._require_loaded().model
+        """Score the first 16 tokens of a fixed text, adapter on and off (the latter once, when the model is loaded)."""
+        loaded = self._require_loaded()
         token_ids = self._probe_tokens()
-        logprobs = model.score_sequence(token_ids)
-        with model.peft_model.disable_adapter():
-            base_logprobs = model.score_sequence(token_ids)
         return AdapterProbe(
             token_ids=tuple(token_ids),
-            logprobs=tuple(logprobs.tolist()),
-            base_logprobs=tuple(base_logprobs.tolist()),
-            dtype=str(model.dtype).removeprefix("torch."),
+            logprobs=tuple(loaded.model.score_sequence(token_ids).tolist()),
+            base_logprobs=loaded.base_logprobs,
+            dtype=str(loaded.model.dtype).removeprefix("torch."),
         )
 
     def snapshot(self) -> TrainerSnapshot:
