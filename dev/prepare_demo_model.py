@@ -97,8 +97,9 @@ def convert(source: Path, folder: Path) -> None:
     import torch
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
+    transformers_logging: Any = transformers.utils.logging
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     # transformers parses the file's header four times, at some 4 s each; here one reading serves them all.
     with mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
@@ -131,8 +132,8 @@ def greedy_answer(folder: Path, question: str, max_new_tokens: int = 16) -> str:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
