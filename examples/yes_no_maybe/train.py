@@ -127,8 +127,7 @@ def main() -> int:
         project=PROJECT,
         base_model=args.model,
         _internal_config=art.dev.InternalModelConfig(
-            # Only whole blocks of a prompt are shared between its samples; vLLM's 128 on a CPU exceeds these prompts.
-            engine_args={"seed": args.seed, "block_size": 32},
+            engine_args={"seed": args.seed},
             peft_args={"random_state": args.seed},
         ),
     )
