@@ -153,6 +153,8 @@ class ScriptedServer:
                 self._begun.discard(writer)
         except (asyncio.IncompleteReadError, ConnectionError, _Drop):
             return
+        except asyncio.CancelledError:
+            return  # by `close`; Python 3.11 would report it as an error of the stream's
         finally:
             del self._connections[task]
             self._begun.discard(writer)
@@ -362,7 +364,11 @@ def bind(host: str, port: int) -> socket.socket:
     """Bind a socket of our own; a port given by number survives that the socket is closed for a while."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

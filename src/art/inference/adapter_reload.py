@@ -165,7 +165,7 @@ async def _attempt(client: httpx.AsyncClient, root_url: str, name: str, path: st
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise  # nothing was sent
     except httpx.TransportError:
-        if _is_among(path, await listed_paths(client, root_url, name)):
+        if _is_among(path, await listed_paths(client, root_url, name, min(timeout_s, LOOKUP_TIMEOUT_S))):
             return True
         raise
     if response.is_success:
@@ -186,10 +186,12 @@ async def _attempt(client: httpx.AsyncClient, root_url: str, name: str, path: st
     raise ReloadRefusedError(response.status_code, message)
 
 
-async def listed_paths(client: httpx.AsyncClient, root_url: str, name: str) -> list[str | None]:
+async def listed_paths(
+    client: httpx.AsyncClient, root_url: str, name: str, timeout_s: float = LOOKUP_TIMEOUT_S
+) -> list[str | None]:
     """Return the folder under which the server lists a name; nothing where it does not, or does not answer."""
     try:
-        response = await client.get(f"{root_url}/v1/models", timeout=LOOKUP_TIMEOUT_S)
+        response = await client.get(f"{root_url}/v1/models", timeout=timeout_s)
         response.raise_for_status()
         return [card.get("root") for card in response.json()["data"] if card["id"] == name]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):

@@ -58,6 +58,11 @@ class ServingGate:
             self._closed_reason, self._facts = reason, dict(facts or {})
         self._wake()
 
+    def renew(self, reason: str) -> None:
+        """Forget a failure: another server is being started, and requests wait for it."""
+        with self._lock:
+            self._failure, self._closed_reason, self._facts = None, reason, {}
+
     def fail(self, error: LocalServingUnavailableError) -> None:
         """Have waiting and new requests fail with the diagnosis."""
         with self._lock:

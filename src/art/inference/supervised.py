@@ -76,6 +76,10 @@ class SupervisedRuntime(SupervisedServer):
         """Name under which the server answers without an adapter."""
         return self._spec.served_model_name
 
+    @property
+    def _report_timeout_s(self) -> float:
+        return min(HEALTH_REPORT_TIMEOUT_S, self._settings.health_timeout_s)
+
     async def load_adapter(self, adapter: AdapterFiles) -> None:
         """Have the server load an adapter, through connection faults, restarts and lost replies."""
         before = await self._health_now()
@@ -93,7 +97,7 @@ class SupervisedRuntime(SupervisedServer):
                 raise facts.to_error(f"{adapter.name} could not be loaded: the server was not reachable") from err
         except ServerGoneError as err:
             facts = await self._reload_facts(adapter, before, err)
-            raise facts.to_error(f"{adapter.name} could not be loaded: the server is gone") from err
+            raise facts.to_error(f"{adapter.name} could not be loaded: {str(err).splitlines()[0]}") from err
         try:
             await self._load_once(adapter)  # another server has taken the place of the one that failed
         except ReloadRefusedError as err:
@@ -143,14 +147,14 @@ class SupervisedRuntime(SupervisedServer):
         await self.settled()
         child = self.process
         try:
-            limit_s = self._settings.health_timeout_s
-            await while_running(child, self._client.complete_one_token(self.base_model_name, limit_s))
+            request = self._client.complete_one_token(self.base_model_name, self._settings.health_timeout_s)
+            await while_running(child, request)
         except (httpx.HTTPError, ServerDiedError) as err:
             if await exits_within(child, EXIT_NOTICE_S):
                 await self.settled()  # it did not hang, it ended; whoever took its place was asked at its start
                 return
             facts = self.facts(child)
-            facts.health_after = await self._client.health(HEALTH_REPORT_TIMEOUT_S)
+            facts.health_after = await self._client.health(self._report_timeout_s)
             raise facts.to_error(
                 f"the server is alive but does not answer a one-token completion: {type(err).__name__} {err}".rstrip()
             ) from err
@@ -211,10 +215,10 @@ class SupervisedRuntime(SupervisedServer):
         child = self.process
         if child.is_running:
             with contextlib.suppress(ServerDiedError):
-                return await while_running(child, self._client.health(HEALTH_REPORT_TIMEOUT_S))
-        if self._failure is None:
-            return f"not asked: {child.describe()}"  # connections would wait for its successor
-        return await self._client.health(HEALTH_REPORT_TIMEOUT_S)
+                return await while_running(child, self._client.health(self._report_timeout_s))
+        if self._failure is None or self._closing is not None:
+            return f"not asked: {child.describe()}"  # connections would wait for its successor, or are closed
+        return await self._client.health(self._report_timeout_s)
 
     async def _reload_facts(
         self, adapter: AdapterFiles, before: str, error: ReloadFailedError | ServerGoneError
