@@ -30,7 +30,7 @@ PROJECT = "yes-no-maybe"
 
 REWARDS = {"maybe": 1.0, "no": 0.75, "yes": 0.5}
 ROLLOUTS_PER_PROMPT = 16
-LEARNING_RATE = 5e-4
+LEARNING_RATE = 3.5e-4
 MAX_ANSWER_TOKENS = 4  # room for 'maybe' in quotes and the end of the turn
 ROW = "{:>4}  {:>6}  {:<12} {:>8}  {:>8} {:>8} {:>10}"  # of the table that is printed
 
@@ -112,7 +112,7 @@ def report(run_dir: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description='Teach a small language model to answer "maybe".')
-    parser.add_argument("--steps", type=int, default=12, help="steps to have taken at the end (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="steps to have taken at the end (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="each seed is a run of its own (default: %(default)s)")
     parser.add_argument("--path", type=Path, default=ROOT / ".art", help="where runs are kept (default: %(default)s)")
     parser.add_argument("--model", default=str(DEMO_MODEL), help="name or folder of the model (default: %(default)s)")

@@ -52,17 +52,25 @@ def test_nothing_is_visible_before_it_is_complete(tmp_path: Path) -> None:
 
 
 def test_failing_writer_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="in the middle"), checkpoints.stage_checkpoint(tmp_path, 1) as staging:
-        write_adapter(staging)
-        raise RuntimeError("in the middle")
+    def write_and_fail() -> None:
+        with checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+            write_adapter(staging)
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        write_and_fail()
     assert list(checkpoints.checkpoints_dir(tmp_path).iterdir()) == []
 
 
 @pytest.mark.parametrize("broken", ["adapter_config.json", "adapter_model.safetensors"])
 def test_incomplete_staging_is_refused(tmp_path: Path, broken: str) -> None:
-    with pytest.raises(CheckpointIncompleteError) as caught, checkpoints.stage_checkpoint(tmp_path, 1) as staging:
-        write_adapter(staging)
-        (staging / broken).unlink()
+    def write_part() -> None:
+        with checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+            write_adapter(staging)
+            (staging / broken).unlink()
+
+    with pytest.raises(CheckpointIncompleteError) as caught:
+        write_part()
     assert caught.value.missing == [broken]
     assert checkpoints.list_steps(tmp_path) == []
 
@@ -80,9 +88,13 @@ def test_cut_off_weights_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_a_checkpoint_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="No space left"), checkpoints.stage_checkpoint(tmp_path, 1) as staging:
-        write_adapter(staging)
-        raise OSError(28, "No space left on device")
+    def write_to_full_disk() -> None:
+        with checkpoints.stage_checkpoint(tmp_path, 1) as staging:
+            write_adapter(staging)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="No space left"):
+        write_to_full_disk()
     assert checkpoints.list_steps(tmp_path) == []
 
 

@@ -12,7 +12,9 @@ BASE = Reference("the base model", trainer_logprobs=(-1.0, -1.0), server_logprob
 STEP_6 = Reference("step 6", trainer_logprobs=(-2.0, -2.0), server_logprobs=(-2.0, -2.001))
 
 
-def judge(expected: tuple[float, ...], answered: tuple[float, ...], *, dtype: str = "float32", **more: float) -> str | None:
+def judge(
+    expected: tuple[float, ...], answered: tuple[float, ...], *, dtype: str = "float32", **more: float
+) -> str | None:
     return judge_probe(expected=expected, answered=answered, references=[BASE, STEP_6], dtype=dtype, **more).evidence
 
 
