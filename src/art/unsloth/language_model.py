@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from art.preprocessing.packed_tensors import PackedTensors
-from art.unsloth.attention_mask import AttentionMask, build_attention
+from art.unsloth.attention_mask import AttentionMask, MaskForm, build_attention
+from art.unsloth.block_attention import SHORTEST_ROW_TOKENS
 from art.unsloth.logprobs import OutputHead, scatter_predictions, token_logprobs, wanted_predictions
 
 ADAPTER_NAME = "default"
 
-# Share of the free memory that activations may take on a CPU before they are recomputed instead.
+# Share of the free memory that activations may take before they are recomputed instead.
 _CPU_ACTIVATION_SHARE = 0.25
+_GPU_ACTIVATION_SHARE = 0.6
 
 
 @dataclass
@@ -30,8 +33,10 @@ class LanguageModel:
         head: What makes logits of them.
         device: Where it computes.
         dtype: What it computes in.
-        may_checkpoint: Whether activations may be recomputed in the backward pass.
-        chooses_checkpointing: Whether that is decided here, by the length of a row; otherwise its loader did.
+        may_checkpoint: Whether activations may be recomputed in the backward pass; rows that need it are.
+        is_fast: Whether the layers are Unsloth's, which bring their own way to recompute activations.
+        mask_form: How packed rows are masked.
+        activation_bytes_per_token: What a forward pass keeps for the backward pass; None: to be estimated.
     """
 
     peft_model: Any
@@ -41,7 +46,9 @@ class LanguageModel:
     device: torch.device
     dtype: torch.dtype
     may_checkpoint: bool
-    chooses_checkpointing: bool
+    is_fast: bool = False
+    mask_form: MaskForm = "dense"
+    activation_bytes_per_token: float | None = None
 
     @property
     def text_config(self) -> Any:
@@ -72,10 +79,24 @@ class LanguageModel:
             positions = positions.unsqueeze(0).expand(3, -1, -1)
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             output = self.backbone(
-                input_ids=tokens, attention_mask=attention, position_ids=positions, use_cache=False, **images
+                input_ids=tokens,
+                position_ids=positions,
+                use_cache=False,
+                **self._mask_arguments(tokens, attention),
+                **images,
             )
         hidden: torch.Tensor = output.last_hidden_state
         return hidden
+
+    def form_for(self, row: PackedTensors) -> MaskForm:
+        """Return how a row is masked: one that is shorter than a block is not worth compiling kernels for."""
+        return self.mask_form if row["tokens"].shape[1] >= SHORTEST_ROW_TOKENS else "dense"
+
+    def recompute_activations(self, recompute: bool) -> None:
+        """Switch recomputing of activations on or off in Unsloth's layers, where its loader has prepared it."""
+        for module in self.causal_lm.modules():
+            if hasattr(module, "_gradient_checkpointing_func"):
+                module.gradient_checkpointing = recompute
 
     def score_row(self, row: PackedTensors, chunk_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Score the tokens of packed rows that a loss looks at; with gradient if that is switched on.
@@ -89,7 +110,9 @@ class LanguageModel:
         """
         if torch.is_grad_enabled():
             self._choose_checkpointing(row["tokens"].shape[1])
-        attention = build_attention(self.text_config, row["group_ids"], row["parent_ids"], row["input_pos"], self.dtype)
+        attention = build_attention(
+            self.text_config, row["group_ids"], row["parent_ids"], row["input_pos"], self.dtype, self.form_for(row)
+        )
         hidden = self.hidden_states(row["tokens"], row["input_pos"], attention, **self._images(row))
         is_wanted = wanted_predictions(row["assistant_mask"], row["logprobs"])
         next_tokens = torch.roll(row["tokens"], -1, dims=1)
@@ -122,24 +145,37 @@ class LanguageModel:
         present = {key: [part for part in row[key] if part is not None] for key in keys}
         return {key: torch.cat(parts).to(self.device) for key, parts in present.items() if parts}
 
+    def _mask_arguments(self, tokens: torch.Tensor, attention: AttentionMask | None) -> dict[str, Any]:
+        if self.is_fast and isinstance(attention, BlockMask):
+            # With a mask of ones, positions that start again are not taken for rows packed in Unsloth's own way.
+            return {"causal_mask": attention, "attention_mask": torch.ones_like(tokens)}
+        return {"attention_mask": attention}
+
     def _choose_checkpointing(self, num_tokens: int) -> None:
-        if not self.chooses_checkpointing:
-            return
-        wanted = self.may_checkpoint and (self.device.type != "cpu" or self._is_too_long_for_memory(num_tokens))
-        if wanted and not self.causal_lm.is_gradient_checkpointing:
+        wanted = self.may_checkpoint and self._is_too_long_for_memory(num_tokens)
+        if self.is_fast:
+            self.recompute_activations(wanted)
+        elif wanted and not self.causal_lm.is_gradient_checkpointing:
             self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         elif not wanted and self.causal_lm.is_gradient_checkpointing:
             self.causal_lm.gradient_checkpointing_disable()
 
     def _is_too_long_for_memory(self, num_tokens: int) -> bool:
         """Estimate the activations of a row. Recomputing gives the same numbers and takes half as long again."""
+        per_token = self.activation_bytes_per_token
+        if per_token is None:
+            # Measured on Llama-shaped models with adapters on all projections: 120 kB a token and layer at 576 and
+            # 1,536.
+            config = self.text_config
+            width = 20 * config.hidden_size + 12 * getattr(config, "intermediate_size", 4 * config.hidden_size)
+            per_token = config.num_hidden_layers * width * self.dtype.itemsize
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            return bool(per_token * num_tokens > _GPU_ACTIVATION_SHARE * (free + unused))
         import psutil
 
-        config = self.text_config
-        # Measured on Llama-shaped models with adapters on all projections: 120 kB a token and layer at 576 and 1,536.
-        per_token = 20 * config.hidden_size + 12 * getattr(config, "intermediate_size", 4 * config.hidden_size)
-        activation_bytes = config.num_hidden_layers * num_tokens * per_token * self.dtype.itemsize
-        return bool(activation_bytes > _CPU_ACTIVATION_SHARE * psutil.virtual_memory().available)
+        return bool(per_token * num_tokens > _CPU_ACTIVATION_SHARE * psutil.virtual_memory().available)
 
 
 def _has_multimodal_positions(text_config: Any) -> bool:

@@ -17,7 +17,9 @@ import torch
 
 from art import env
 from art.dev.model import InternalModelConfig
-from art.errors import ConfigurationError, MissingDependencyError
+from art.errors import ConfigurationError, IncompatibleDependencyError, MissingDependencyError
+from art.unsloth.attention_mask import MaskForm
+from art.unsloth.block_attention import use_in_transformers, use_in_unsloth
 from art.unsloth.language_model import LanguageModel
 from art.unsloth.load_adapter import load_adapter_weights, read_adapter_config
 from art.unsloth.logprobs import OutputHead
@@ -105,8 +107,30 @@ def build_model(
         device=device,
         dtype=init_args["dtype"],
         may_checkpoint=bool(config["trainer_args"].get("gradient_checkpointing", True)),
-        chooses_checkpointing=not is_fast,
+        is_fast=is_fast,
+        mask_form=_prepare_masks(causal_lm, backbone, is_fast=is_fast) if device.type == "cuda" else "dense",
     )
+
+
+def _prepare_masks(causal_lm: Any, backbone: Any, *, is_fast: bool) -> MaskForm:
+    """Have the model attend by blocks if its attention can be replaced; `self_check` finds out whether it works."""
+    config = causal_lm.config.get_text_config()
+    if is_fast:
+        layers = getattr(backbone, "layers", None)
+        if not layers or getattr(config, "sliding_window", None) or not hasattr(layers[0], "self_attn"):
+            return "dense"
+        try:
+            use_in_unsloth(layers[0].self_attn)
+        except IncompatibleDependencyError as err:
+            logger.info("attention with dense masks: %s", err)
+            return "dense"
+        return "blocks"
+    has_images = hasattr(causal_lm.config, "vision_config")
+    is_plain = causal_lm.config._attn_implementation == "sdpa" and not getattr(config, "attention_dropout", 0.0)
+    if has_images or not is_plain:
+        return "dense"
+    use_in_transformers(causal_lm)
+    return "blocks"
 
 
 def compute_dtype(wanted: object, device: torch.device) -> torch.dtype:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -70,7 +71,8 @@ def test_chunks_are_chunks_of_the_conversation() -> None:
     assert sees(mask[0, 0] == 0)[4:6] == ["xx..x..", ".....x."]
 
 
-def test_layers_that_no_mask_restricts_are_refused() -> None:
+@pytest.mark.parametrize("form", ["dense", "blocks"])
+def test_layers_that_no_mask_restricts_are_refused(form: Any) -> None:
     config = SimpleNamespace(layer_types=["full_attention", "linear_attention"], model_type="hybrid")
     with pytest.raises(ConfigurationError, match="linear_attention"):
-        build_attention(config, GROUP_IDS, PARENT_IDS, INPUT_POS, torch.float32)
+        build_attention(config, GROUP_IDS, PARENT_IDS, INPUT_POS, torch.float32, form)
