@@ -116,20 +116,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="each seed is a run of its own (default: %(default)s)")
     parser.add_argument("--path", type=Path, default=ROOT / ".art", help="where runs are kept (default: %(default)s)")
     parser.add_argument("--model", default=str(DEMO_MODEL), help="name or folder of the model (default: %(default)s)")
+    parser.add_argument("--dedicated", action="store_true", help="trainer on GPU 0, inference server on GPU 1")
     parser.add_argument("--fresh", action="store_true", help="delete the run of this seed and start it anew")
     args = parser.parse_args()
     if args.model == str(DEMO_MODEL) and not DEMO_MODEL.is_dir():
         print(f"error: there is no model at {DEMO_MODEL}: make it with dev/prepare_demo_model.py", file=sys.stderr)
         return 1
 
+    config = art.dev.InternalModelConfig(engine_args={"seed": args.seed}, peft_args={"random_state": args.seed})
+    if args.dedicated:
+        config |= art.dev.InternalModelConfig(trainer_gpu_ids=[0], inference_gpu_ids=[1])
     model = art.TrainableModel(
-        name=f"maybe-{args.seed}",
+        name=f"maybe-{args.seed}{'-dedicated' if args.dedicated else ''}",
         project=PROJECT,
         base_model=args.model,
-        _internal_config=art.dev.InternalModelConfig(
-            engine_args={"seed": args.seed},
-            peft_args={"random_state": args.seed},
-        ),
+        _internal_config=config,
     )
     run_dir: Path = args.path.absolute() / PROJECT / "models" / model.name
     if args.fresh:
