@@ -132,7 +132,8 @@ def test_trajectories_without_sampled_tokens_are_dropped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = {"role": "assistant", "content": "A"}
-    batch = build([group((0.0, 5), (1.0, 5)), group((0.0, 5), (1.0, 5), (3.0, plain))], tmp_path)
+    equal = group((2.0, plain), (2.0, plain))  # these tell nothing anyway
+    batch = build([equal, group((0.0, 5), (1.0, 5), (3.0, plain)), group((0.0, 5), (1.0, 5))], tmp_path)
     assert batch.metrics["data/step_num_trajectories_dropped_untrainable"] == 1
     assert batch.metrics["data/step_trainer_tokens"] == 20
     assert "dropped 1 trajectories without a Choice that has logprobs, first trajectory 2 of group 1" in caplog.text

@@ -81,6 +81,19 @@ def test_images_of_later_turns_follow_the_earlier_ones(tmp_path: Path) -> None:
     assert result.pixel_values[::4, 0].tolist() == [1.0, 2.0, 2.0]
 
 
+def test_sequence_holds_only_the_images_that_it_shows(tmp_path: Path) -> None:
+    one, two = (_image_file(tmp_path, red, 2, 2 * red) for red in (1, 2))
+    thought = answer(TOY, "because</think>A", content="A")
+    entries = [_question("U", one), thought, _question("V", two), answer(TOY, "B")]
+    first, second = _results(entries, [_question("U", one)])
+    assert first.pixel_values is not None
+    assert first.image_grid_thw is not None
+    assert (first.pixel_values[:, 0].tolist(), first.image_grid_thw.tolist()) == ([1.0] * 4, [[1, 2, 2]])
+    assert second.pixel_values is not None
+    assert second.pixel_values[:, 0].tolist() == [1.0] * 4 + [2.0] * 8
+    assert len(second.image_starts) == 2
+
+
 def test_a_real_image_processor_fits(tmp_path: Path) -> None:
     from transformers import Qwen2VLImageProcessor
 
