@@ -93,7 +93,8 @@ class OpenAIServer:
             )
         check_serving_models(serving_models, api.version)
         # Around the app, not inside it: vLLM hands over an app whose middleware can no longer be added to.
-        outer: Application = RolloutMiddleware(app, in_flight)
+        on_cpu = engine.vllm_config.device_config.device_type == "cpu"
+        outer: Application = RolloutMiddleware(app, in_flight, on_cpu=on_cpu)
         if with_admin_routes:
             outer = AdminRoutes(outer, engine, in_flight)
         server = cls(outer, serving_models, listener, in_flight, args)
