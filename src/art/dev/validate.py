@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from art.dev.checks import Check, nearest, optional, real, refuse_unknown_keys, whole
 from art.dev.engine import EngineArgs
 from art.dev.model import InitArgs, InternalModelConfig, PeftArgs
+from art.dev.openai_server import OpenAIServerConfig, ServerArgs
 from art.dev.serving import resolve_serving_settings
 from art.dev.settings import LORA_RANKS
 from art.dev.trainer_args import TrainerArgs
@@ -92,6 +93,23 @@ def validate_internal_config(config: InternalModelConfig | None) -> None:
     _check_contradictions(given)
 
 
+def validate_server_config(config: OpenAIServerConfig | None) -> None:
+    """Check what a script gave to `register` about the inference server.
+
+    A key of a section that is not known is passed on, with a warning, as in `validate_internal_config`.
+
+    Raises:
+        ConfigurationError: A top-level key is unknown, or a type or value is wrong.
+    """
+    where = "_openai_client_config"
+    given: dict[str, Any] = dict(config or {})
+    refuse_unknown_keys(where, given, OpenAIServerConfig.__annotations__)
+    for key, section_type in (("server_args", ServerArgs), ("engine_args", EngineArgs)):
+        _check_section_types(key, section_type, given.get(key), where)
+    port = (given.get("server_args") or {}).get("port")
+    whole(at_least=0, at_most=65535)(f"{where}['server_args']['port']", 0 if port is None else port)
+
+
 def is_dedicated_mode(config: InternalModelConfig) -> bool:
     """Tell whether trainer and inference have GPUs of their own: both id lists are given."""
     return "trainer_gpu_ids" in config and "inference_gpu_ids" in config
@@ -154,10 +172,10 @@ def validate_gpu_ids(config: InternalModelConfig, visible_gpu_count: int) -> Non
             )
 
 
-def _check_section_types(key: str, section_type: Any, section: object) -> None:
+def _check_section_types(key: str, section_type: Any, section: object, parent: str = _WHERE) -> None:
     if section is None:
         return
-    where = f"{_WHERE}[{key!r}]"
+    where = f"{parent}[{key!r}]"
     if not isinstance(section, Mapping):
         raise ConfigurationError(f"{where} is {section!r}: it must be a dictionary")
     known = section_type.__annotations__

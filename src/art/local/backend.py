@@ -20,9 +20,12 @@ from art import dev
 from art.checkpoints import checkpoint_dir, delete_checkpoints, newest_step
 from art.dev.serving import resolve_serving_settings
 from art.dev.train import resolve_train_settings
-from art.dev.validate import validate_internal_config
-from art.errors import ConfigurationError
+from art.dev.validate import validate_internal_config, validate_server_config
+from art.errors import ConfigurationError, LocalServingUnavailableError
+from art.inference.gate import ServingGate
 from art.inference.rollout_transport import RolloutTransport
+from art.inference.tasks import uninterrupted
+from art.local.base_model import check_base_model
 from art.local.gpu_costs import gpu_cost_per_hour_usd
 from art.local.hosting import HostedService
 from art.local.train_options import build_configs
@@ -30,8 +33,8 @@ from art.metrics_taxonomy import average_metric_samples, summarize_trajectory_gr
 from art.model import Model, TrainableModel
 from art.model.model_file import write_model_json
 from art.model.openai_client import affordable_connections, rollout_timeout
-from art.trajectories import TrajectoryGroup
-from art.types import LocalTrainResult, TrainConfig
+from art.trajectories import Trajectory, TrajectoryGroup
+from art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from art.unsloth.service import UnslothService
 from art.utils.output_dirs import get_default_art_path, get_model_dir
 from art.utils.trajectory_migration import auto_migrate_on_register
@@ -63,6 +66,7 @@ class LocalBackend:
         self._path = os.path.abspath(path if path is not None else get_default_art_path())
         self._gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
         self._services: dict[_Key, HostedService] = {}
+        self._gates: dict[_Key, ServingGate] = {}
         self._lock = threading.Lock()
         self._starting: dict[_Key, threading.Lock] = {}
         _make_folder(Path(self._path))
@@ -279,19 +283,26 @@ class LocalBackend:
         self, model: TrainableModel[Any, Any], config: dev.OpenAIServerConfig | None = None
     ) -> tuple[str, str]:
         """Start the model's service and server, once; return base URL and API key."""
-        hosted = await asyncio.to_thread(self._host, model)
+        validate_server_config(config)
+        await asyncio.to_thread(check_base_model, model.base_model)
+        hosted, is_new = await asyncio.to_thread(self._host, model)
         try:
             await hosted.actor.ready()
             host, port = await hosted.actor.start_openai_server(config)
-        except BaseException:
-            await asyncio.to_thread(self._drop, model, hosted)
+        except BaseException as err:
+            if is_new:  # one that was running before serves on for those who use it
+                hosted.gate.fail(LocalServingUnavailableError(f"{model.name} could not be started: {err}"))
+                await uninterrupted(asyncio.to_thread(self._drop, model, hosted))
             raise
         finally:
             hosted.phases.close()
-        hosted.address = (host, port)
+        if is_new:
+            hosted.address = (host, port)
+            hosted.api_key = (config or {}).get("server_args", {}).get("api_key") or "default"
         hosted.follow(model)
+        hosted.gate.open()
         host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{port}/v1", (config or {}).get("server_args", {}).get("api_key") or "default"
+        return f"http://{host}:{port}/v1", hosted.api_key
 
     async def _delete_checkpoint_files(self, model: TrainableModel[Any, Any], steps_to_keep: list[int]) -> None:
         """Delete all checkpoints but these and those that are served by default or leased."""
@@ -338,6 +349,17 @@ class LocalBackend:
         for metrics in results:
             yield counts | metrics | {"data/step_num_gradient_steps": float(len(results))}
 
+    async def _train_sft(
+        self,
+        model: TrainableModel[Any, Any],
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig,
+        dev_config: dev.TrainSFTConfig,
+        verbose: bool = False,
+    ) -> AsyncIterator[dict[str, float]]:
+        raise NotImplementedError("LocalBackend does not do supervised fine-tuning yet; train with rewards instead")
+        yield {}  # makes this an async generator, as the protocol wants
+
     def _rollout_http_client(self, model: Model[Any, Any]) -> httpx.AsyncClient | None:
         """Return the client through which rollouts reach this backend's server; it waits out reloads and restarts."""
         hosted = self._services.get(_key(model))
@@ -362,32 +384,38 @@ class LocalBackend:
             )
         return hosted
 
-    def _host(self, model: TrainableModel[Any, Any]) -> HostedService:
-        """Return the model's service, made anew where there is none or where it failed. Blocks."""
+    def _host(self, model: TrainableModel[Any, Any]) -> tuple[HostedService, bool]:
+        """Return the model's service, made anew where there is none or where it failed, and whether it is new.
+
+        Blocks.
+        """
         key = _key(model)
         with self._lock:
             starting = self._starting.setdefault(key, threading.Lock())
         with starting:
             hosted = self._services.get(key)
-            if hosted is not None and hosted.gate.failure is not None:
+            if hosted is not None and hosted.gate.failure is None:
+                return hosted, False
+            if hosted is not None:
                 hosted.close()
-                hosted = None
-            if hosted is None:
-                model_dir = self._model_dir(model)
-                _make_folder(model_dir)
-                service = UnslothService(
-                    model_name=model.name,
-                    base_model=model.base_model,
-                    config=model._internal_config or dev.InternalModelConfig(),
-                    output_dir=str(model_dir),
-                )
-                hosted = HostedService(
-                    service,
-                    in_process=self._in_process or service.is_dedicated,
-                    log_path=model_dir / "logs" / "vllm.log",
-                )
-                self._services[key] = hosted
-            return hosted
+            model_dir = self._model_dir(model)
+            _make_folder(model_dir)
+            gate = self._gates.setdefault(key, ServingGate())
+            gate.renew(f"the server of {model.name} is being started")
+            service = UnslothService(
+                model_name=model.name,
+                base_model=model.base_model,
+                config=model._internal_config or dev.InternalModelConfig(),
+                output_dir=str(model_dir),
+            )
+            hosted = HostedService(
+                service,
+                in_process=self._in_process or service.is_dedicated,
+                log_path=model_dir / "logs" / "vllm.log",
+                gate=gate,
+            )
+            self._services[key] = hosted
+            return hosted, True
 
     def _drop(self, model: TrainableModel[Any, Any], hosted: HostedService) -> None:
         if self._services.get(_key(model)) is hosted:

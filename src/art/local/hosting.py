@@ -31,21 +31,24 @@ class HostedService:
     Attributes:
         actor: Stands for the service; every method is awaited or iterated.
         served_step: The step that the server confirmed last; None before the first.
-        gate: Whether rollouts may go ahead, and why not.
+        gate: Whether rollouts may go ahead, and why not; outlives this service when another one takes its place.
         address: Host and port, once the server runs.
+        api_key: The key that the server asks for.
         phases: Shows what is being started.
         rows: Shows how far a training step is.
     """
 
-    def __init__(self, service: UnslothService, *, in_process: bool, log_path: Path) -> None:
+    def __init__(self, service: UnslothService, *, in_process: bool, log_path: Path, gate: ServingGate) -> None:
         self.served_step: int | None = None
-        self.gate = ServingGate()
+        self.gate = gate
         self.address: tuple[str, int] | None = None
+        self.api_key = "default"
         self.phases = PhaseBar(service.model_name)
         self.rows = RowBar()
         self._model_name = service.model_name
         self._models: list[weakref.ref[TrainableModel[Any, Any]]] = []
         self._lock = threading.Lock()
+        self._closed = False
         self.actor: ActorProxy | ThreadActor
         if in_process:
             self.actor = move_to_thread(service, name=f"art-service-{service.model_name}")
@@ -73,11 +76,16 @@ class HostedService:
 
     def close(self) -> None:
         """End the service. Blocks; safe to call twice."""
+        self._closed = True
+        if self.gate.failure is None:
+            self.gate.fail(LocalServingUnavailableError(f"the backend that served {self._model_name} was closed"))
         self.phases.close()
         self.rows.close()
         self.actor.close()
 
     def _handle_event(self, event: dict[str, Any]) -> None:
+        if self._closed:
+            return  # the gate and the models may belong to another service by now
         kind = event["kind"]
         if kind == "served":
             self._serves(int(event["step"]))

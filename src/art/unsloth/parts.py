@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,12 @@ from art.unsloth.child_worker import ChildWorker
 from art.unsloth.worker import TrainerWorker
 from art.utils.directory_lock import DirectoryLock
 from art.vllm.engine import EnginePlan, plan_engine
+from art.vllm.server import bind_listener
 
 logger = logging.getLogger(__name__)
 
 Emit = Callable[[Mapping[str, Any]], None]
+OnFailure = Callable[[LocalServingUnavailableError], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,16 @@ class ServiceParts:
 
     async def close(self) -> None:
         """Take everything down, the server before the files it serves."""
-        await self.monitor.stop()
-        await self.publisher.close()
-        await self.runtime.close()
-        self.registry.close()
-        await self.worker.close()
-        self.lock.release()
+        async with contextlib.AsyncExitStack() as stack:  # the last one first, each whatever became of the others
+            stack.callback(self.lock.release)
+            stack.push_async_callback(self.worker.close)
+            stack.callback(self.registry.close)
+            stack.push_async_callback(self.runtime.close)
+            stack.push_async_callback(self.publisher.close)
+            stack.push_async_callback(self.monitor.stop)
 
 
-async def build_parts(
-    request: ServiceRequest, on_failure: Callable[[LocalServingUnavailableError], Any]
-) -> ServiceParts:
+async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> ServiceParts:
     """Load the trainer, start the server, publish the newest checkpoint; step 0 is made where there is none.
 
     Args:
@@ -113,12 +115,15 @@ async def build_parts(
         config = get_model_config(request.base_model, request.output_dir, request.config, has_cuda=gpu_count > 0)
         settings = resolve_serving_settings(config.get("serving"), dedicated=request.is_dedicated)
         _check_gpus(request, gpu_count)
+        host, port = _wanted_address(request)
+        if port:
+            bind_listener(host, port).close()  # loading a trainer takes long, to learn only then that the port is taken
         worker = _make_worker(request, config, settings, has_cuda=gpu_count > 0)
         request.emit({"kind": "phase", "text": "loading the trainer"})
         step = await worker.load()
         await worker.offload()
         request.emit({"kind": "phase", "text": "starting the inference engine"})
-        runtime = await _start_runtime(request, config, settings, step=step, has_cuda=gpu_count > 0)
+        runtime = await _start_runtime(request, config, settings, on_failure, step=step, has_cuda=gpu_count > 0)
         registry = AdapterRegistry(request.model_name, model_dir)
         publisher = AdapterPublisher(
             runtime,
@@ -180,7 +185,13 @@ def _make_worker(
 
 
 async def _start_runtime(
-    request: ServiceRequest, config: dev.InternalModelConfig, settings: ServingSettings, *, step: int, has_cuda: bool
+    request: ServiceRequest,
+    config: dev.InternalModelConfig,
+    settings: ServingSettings,
+    on_failure: OnFailure,
+    *,
+    step: int,
+    has_cuda: bool,
 ) -> InferenceRuntime:
     name = "vllm-dedicated.log" if request.is_dedicated else "vllm.log"
     log_path = Path(request.server_config.get("log_file") or Path(request.output_dir) / "logs" / name)
@@ -198,13 +209,18 @@ async def _start_runtime(
         overrides=dict(request.server_config.get("engine_args") or {}),
         max_live_adapters=settings.max_live_adapters,
         has_cuda=has_cuda,
-        cpu_threads=max(1, cores // 2) if request.is_dedicated else cores,
+        cpu_threads=max(1, cores // 2),  # more of them wait for each other as soon as anything else runs
     )
-    server_args = request.server_config.get("server_args") or {}
-    host, port = server_args.get("host") or "127.0.0.1", int(server_args.get("port") or 0)
+    host, port = _wanted_address(request)
     if request.is_dedicated:
         return await SupervisedRuntime.start(_server_spec(request, plan, settings, host, port, log_path), settings)
-    return await _start_in_process(plan, settings, host, port, log_path)
+    return await _start_in_process(plan, settings, on_failure, host, port, log_path)
+
+
+def _wanted_address(request: ServiceRequest) -> tuple[str, int]:
+    """Return host and port that the script asks for; port 0 for any."""
+    server_args = request.server_config.get("server_args") or {}
+    return server_args.get("host") or "127.0.0.1", int(server_args.get("port") or 0)
 
 
 def _server_spec(
@@ -224,11 +240,13 @@ def _server_spec(
 
 
 async def _start_in_process(
-    plan: EnginePlan, settings: ServingSettings, host: str, port: int, log_path: Path
+    plan: EnginePlan, settings: ServingSettings, on_failure: OnFailure, host: str, port: int, log_path: Path
 ) -> InferenceRuntime:
     from art.vllm.in_process import InProcessRuntime
 
-    start = InProcessRuntime.start(plan, host=host, port=port, settings=settings, log_path=log_path)
+    start = InProcessRuntime.start(
+        plan, host=host, port=port, settings=settings, log_path=log_path, on_death=on_failure
+    )
     try:
         return await asyncio.wait_for(start, settings.server_start_timeout_s)
     except TimeoutError as err:

@@ -31,8 +31,10 @@ def save_adapter(peft_model: Any, tokenizer: Any, path: Path) -> None:
 
     Raises:
         CheckpointError: The engine would not apply this adapter as it is.
+        OSError: The file system refused.
     """
     from peft import get_peft_model_state_dict
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     weights: dict[str, torch.Tensor] = get_peft_model_state_dict(
@@ -47,7 +49,10 @@ def save_adapter(peft_model: Any, tokenizer: Any, path: Path) -> None:
         config.target_parameters = None
     check_servable(weights, config.to_dict())
     weights = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in weights.items()}
-    save_file(weights, path / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+    try:
+        save_file(weights, path / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+    except SafetensorError as err:  # a full disk, for one
+        raise OSError(f"{path / ADAPTER_WEIGHTS_FILE} cannot be written: {err}") from err
     config.save_pretrained(path)
     tokenizer.save_pretrained(path)
 

@@ -1,9 +1,8 @@
 """The service of one trained model: it trains, saves, and makes every step available to rollouts.
 
 Shared mode: engine and trainer take turns, and `_train_shared` yields the engine's memory to the trainer. Dedicated
-mode: each has its own process, and `_train_dedicated` trains while rollouts go on. Either way a step is handed over
-    by one
-function, `register_lora_for_step`; `art.inference.publish` says what that means.
+mode: each has its own process, and `_train_dedicated` trains while rollouts go on. Either way a step is handed over by
+one function, `register_lora_for_step`; `art.inference.publish` says what that means.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ class UnslothService:
     _latest_step: int = 0
     _parts: ServiceParts | None = field(default=None, repr=False)
     _failure: LocalServingUnavailableError | None = field(default=None, repr=False)
+    _starting: asyncio.Lock | None = field(default=None, repr=False)
 
     @property
     def is_dedicated(self) -> bool:
@@ -74,21 +74,11 @@ class UnslothService:
             ServerStartError: The engine did not start.
             ServerNotReadyError: It did not start in time.
         """
-        if self._parts is None:
-            from art.unsloth.parts import ServiceRequest, build_parts
-
-            request = ServiceRequest(
-                model_name=self.model_name,
-                base_model=self.base_model,
-                config=self.config,
-                output_dir=self.output_dir,
-                server_config=config or dev.OpenAIServerConfig(),
-                emit=self._emit,
-            )
-            self._parts = await build_parts(request, self._serving_failed)
-            self._parts.monitor.start()
-            self._latest_step = self._parts.step
-            self._emit({"kind": "served", "step": self._parts.step})
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:  # several objects of one model may be registered at once
+            if self._parts is None:
+                self._parts = await self._start(config or dev.OpenAIServerConfig())
         return self._parts.runtime.address
 
     async def prepare_batch(self, groups: Sequence[TrajectoryGroup], settings: TrainSettings) -> TrainingBatch:
@@ -214,6 +204,23 @@ class UnslothService:
         parts, self._parts = self._parts, None
         if parts is not None:
             await parts.close()
+
+    async def _start(self, config: dev.OpenAIServerConfig) -> ServiceParts:
+        from art.unsloth.parts import ServiceRequest, build_parts
+
+        request = ServiceRequest(
+            model_name=self.model_name,
+            base_model=self.base_model,
+            config=self.config,
+            output_dir=self.output_dir,
+            server_config=config,
+            emit=self._emit,
+        )
+        parts = await build_parts(request, self._serving_failed)
+        parts.monitor.start()
+        self._latest_step = parts.step
+        self._emit({"kind": "served", "step": parts.step})
+        return parts
 
     @property
     def _started(self) -> ServiceParts:

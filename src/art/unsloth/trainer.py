@@ -178,7 +178,10 @@ class LoraTrainer:
                 "optimizer_class": type(loaded.optimizer).__name__,
                 "optimizer": _to_cpu(loaded.optimizer.state_dict()),
             }
-            torch.save(state, path / STATE_FILE)
+            try:
+                torch.save(state, path / STATE_FILE)
+            except RuntimeError as err:  # a full disk, for one
+                raise OSError(f"{path / STATE_FILE} cannot be written: {err}") from err
 
     def probe(self) -> AdapterProbe:
         """Score the first 16 tokens of a fixed text, adapter on and off (the latter once, when the model is loaded)."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from art.checkpoints import checkpoint_dir, list_steps, newest_step, remove_abandoned_staging, stage_checkpoint
 from art.dev.model import InternalModelConfig
 from art.dev.settings import TrainSettings
-from art.errors import TrainingError
+from art.errors import ARTError, ConfigurationError, TrainingError
 from art.inference.tasks import uninterrupted
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class TrainerWorker:
 
             remove_abandoned_staging(self._model_dir)
             trainer = LoraTrainer(base_model=self._base_model, config=self._config, output_dir=self._model_dir)
-            trainer.load()
+            with _named_base_model(self._base_model):
+                trainer.load()
             self._trainer = trainer
         step = newest_step(self._model_dir)
         if step is None:
@@ -212,6 +213,16 @@ class TrainerWorker:
         logger.info("trained: step=%d row=%d/%d loss=%.4g", step, done, total, row.get("loss/train", float("nan")))
         if self.on_event is not None:
             self.on_event({"kind": "train_progress", "step": step, "done": done, "total": total})
+
+
+@contextmanager
+def _named_base_model(base_model: str) -> Iterator[None]:
+    try:
+        yield
+    except ARTError:
+        raise
+    except (OSError, ValueError) as err:  # what the loading libraries raise for whatever is not a model of theirs
+        raise ConfigurationError(f"base_model {base_model!r} cannot be loaded: {err}") from err
 
 
 async def _settled(call: asyncio.Future[Any]) -> None:

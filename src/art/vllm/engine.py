@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import sys
+import tempfile
+import threading
 import types
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,6 +25,11 @@ logger = logging.getLogger(__name__)
 # the others make an engine on a CPU up to ten times faster and its start half a minute shorter.
 _ENVIRONMENT = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+_SOCKET_FOLDER_PREFIX = "art-sockets-"
+_SOCKET_NAME_LENGTH = len(f"/{_SOCKET_FOLDER_PREFIX}12345678/123e4567-e89b-12d3-a456-426614174000")
+_LONGEST_SOCKET_PATH = 107
+TURN_POLL_S = 0.05
+_starting = threading.Lock()
 # Arguments that older releases took and scripts still pass; logging of requests belongs to the server's owner.
 _DROPPED = frozenset({"enable_log_requests", "disable_log_requests"})
 
@@ -126,16 +134,42 @@ def engine_environment(plan: EnginePlan) -> Iterator[None]:
     wanted = dict(_ENVIRONMENT)
     if not plan.has_cuda:
         wanted |= _CPU_ENVIRONMENT | {"OMP_NUM_THREADS": str(plan.cpu_threads)}
-    for name, value in wanted.items():
-        os.environ.setdefault(name, value)
+    with _socket_folder() as folder:
+        for name, value in {**wanted, "VLLM_RPC_BASE_PATH": folder}.items():
+            os.environ.setdefault(name, value)
+        try:
+            yield
+        finally:
+            for name in set(os.environ) - set(before):
+                del os.environ[name]
+            for name, value in before.items():
+                if os.environ.get(name) != value:
+                    os.environ[name] = value
+
+
+@contextlib.asynccontextmanager
+async def engine_turn() -> AsyncIterator[None]:
+    """Wait until no other engine is being started in this process: a start borrows its environment and main module."""
+    while not _starting.acquire(blocking=False):  # noqa: ASYNC110 - waiters may belong to several event loops
+        await asyncio.sleep(TURN_POLL_S)
     try:
         yield
     finally:
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
-        for name, value in before.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        _starting.release()
+
+
+@contextlib.contextmanager
+def _socket_folder() -> Iterator[str]:
+    """Give the engine's processes a folder for the sockets over which they meet.
+
+    It goes when all have connected, since vLLM leaves its sockets lying about. Its path is short: longer ones than 107
+    characters cannot be bound, and temporary folders may be deep.
+    """
+    deep = len(tempfile.gettempdir()) + _SOCKET_NAME_LENGTH > _LONGEST_SOCKET_PATH
+    with tempfile.TemporaryDirectory(
+        prefix=_SOCKET_FOLDER_PREFIX, dir="/tmp" if deep else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield folder
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 
@@ -21,7 +21,7 @@ from art.inference.tasks import uninterrupted
 from art.processes import log_tail
 from art.vllm import serving_registry
 from art.vllm.compat import VllmApi, load_vllm_api
-from art.vllm.engine import EnginePlan, engine_environment, parse_plan
+from art.vllm.engine import EnginePlan, engine_environment, engine_turn, parse_plan
 from art.vllm.engine_start import StartedEngine, start_guarded_engine
 from art.vllm.engine_watch import EngineGoneError, EngineWatch
 from art.vllm.server import OpenAIServer, bind_listener
@@ -89,10 +89,11 @@ class InProcessRuntime:
         started: StartedEngine | None = None
         try:
             api = await asyncio.to_thread(load_vllm_api)
-            with engine_environment(plan):
-                args = parse_plan(api, plan, host=host, port=listener.getsockname()[1])
-                started = await start_guarded_engine(api, args)
-                server = await OpenAIServer.start(api, started.client, args, listener)
+            async with engine_turn():
+                with engine_environment(plan):
+                    args = parse_plan(api, plan, host=host, port=listener.getsockname()[1])
+                    started = await start_guarded_engine(api, args)
+                    server = await OpenAIServer.start(api, started.client, args, listener)
         except BaseException as err:
             listener.close()
             if started is not None:
