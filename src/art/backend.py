@@ -51,9 +51,9 @@ class Backend(Protocol):
         """
 
     async def train(
-        self, model: AnyTrainableModel, trajectory_groups: Iterable[TrajectoryGroup], **kwargs: Any
+        self, model: AnyTrainableModel, trajectory_groups: Iterable[TrajectoryGroup], *args: Any, **kwargs: Any
     ) -> TrainResult:
-        """Train one step and serve the result. Does not log."""
+        """Train one step and serve the result. Does not log. Each backend has keywords of its own."""
 
     def _train_model(
         self,

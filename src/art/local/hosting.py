@@ -18,6 +18,7 @@ from art.inference.rotating_log import start_log
 from art.local.progress import PhaseBar, RowBar
 from art.model import TrainableModel
 from art.unsloth.service import UnslothService
+from art.unsloth.worker import worker_environment
 from mp_actors import ActorProxy, ThreadActor, move_to_child_process, move_to_thread
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,9 @@ class HostedService:
         if in_process:
             self.actor = move_to_thread(service, name=f"art-service-{service.model_name}")
         else:
-            actor = move_to_child_process(service, log_file=start_log(log_path), process_name=PROCESS_TITLE)
+            actor = move_to_child_process(
+                service, log_file=start_log(log_path), process_name=PROCESS_TITLE, env=worker_environment()
+            )
             actor.on_death(self._service_died)
             self.actor = actor
         self.actor.on_event(self._handle_event)

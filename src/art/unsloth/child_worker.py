@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.dev.settings import TrainSettings
 from art.inference.rotating_log import start_log
-from art.unsloth.worker import StepOutcome, TrainerWorker
+from art.unsloth.worker import StepOutcome, TrainerWorker, worker_environment
 from mp_actors import ActorProxy, move_to_child_process
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ChildWorker:
         self.on_event: Callable[[Any], None] | None = None
         self._worker = worker
         self._log_path = log_path
-        self._env = dict(env)
+        self._env = worker_environment() | dict(env)
         self._proxy: ActorProxy | None = None
         self._died = False
 
