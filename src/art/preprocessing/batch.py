@@ -227,6 +227,6 @@ def _packing_metrics(tensors: PackedTensors, rows: Sequence[Row]) -> dict[str, f
         "data/step_trainer_tokens": float(num_trained),
         "data/step_num_packed_sequences": float(num_sequences),
         "data/step_num_packed_rows": float(num_rows),
-        "data/step_packing_utilization": num_used / (num_rows * row_tokens),
-        "data/step_packing_ratio": num_unpacked / num_used,
+        "data/packing_utilization": num_used / (num_rows * row_tokens),
+        "data/packing_ratio": num_unpacked / num_used,
     }

@@ -73,8 +73,8 @@ def test_short_completions_are_not_padded_to_2048(tmp_path: Path) -> None:
             "data/step_trainer_tokens": 32 * 40.0,
             "data/step_num_packed_sequences": 32.0,
             "data/step_num_packed_rows": 1.0,
-            "data/step_packing_utilization": used / 1344,
-            "data/step_packing_ratio": 32 * (PROMPT_TOKENS + 40) / used,
+            "data/packing_utilization": used / 1344,
+            "data/packing_ratio": 32 * (PROMPT_TOKENS + 40) / used,
         }
     )
 
