@@ -8,6 +8,8 @@ from typing import Any
 
 from art.errors import LocalServingUnavailableError
 
+LONGEST_LOG_LINE = 160  # of characters, in the message; the facts hold the whole lines
+
 
 @dataclass
 class ServingFacts:
@@ -70,10 +72,14 @@ class ServingFacts:
         lines = [f"  {label + ':':<15}{value}" for label, value in rows if value]
         if self.log_tail:
             lines.append("  last lines of the log:")
-            lines += [f"    | {line}" for line in self.log_tail.splitlines()]
+            lines += [f"    | {_shortened(line)}" for line in self.log_tail.splitlines()]
         return lines
 
 
 def fresh(error: LocalServingUnavailableError) -> LocalServingUnavailableError:
     """Return an equal error to be raised: one object that is raised often gathers the frames of all who caught it."""
     return copy.copy(error)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= LONGEST_LOG_LINE else line[: LONGEST_LOG_LINE - 1] + "…"
