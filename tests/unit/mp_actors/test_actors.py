@@ -163,7 +163,8 @@ async def test_a_call_cancelled_while_it_is_sent_is_cancelled_in_the_child(
     with pytest.raises(asyncio.CancelledError):
         await call
     may_go_on.set()
-    await asyncio.to_thread(wait_until, lambda: marker.exists() and marker.read_text() == "cancelled")
+    assert await child.add(0) == 10  # by now the child has seen the call, and begun it unless it was cancelled first
+    await asyncio.to_thread(wait_until, lambda: not marker.exists() or marker.read_text() == "cancelled")
 
 
 @pytest.mark.asyncio
