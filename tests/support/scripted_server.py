@@ -49,6 +49,7 @@ class ScriptedServer:
         faults: What it does wrong from now on; to be changed at will.
         adapters: Served name → the folder it answers from; None answers as the base model.
         requests: Path → requests that came.
+        connections: Connections that were made.
         loads: What became of each request to load an adapter, oldest first.
     """
 
@@ -59,6 +60,7 @@ class ScriptedServer:
         self.loads: list[dict[str, Any]] = []
         self.in_flight: Counter[str] = Counter()
         self.tokens = 0
+        self.connections = 0
         self._roots: dict[str, str] = {}
         self._base_model_name = base_model_name
         self._base_logprobs: dict[tuple[int, ...], list[float]] = {}
@@ -142,6 +144,7 @@ class ScriptedServer:
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = writer
+        self.connections += 1
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 import httpx
 
 from art.errors import AnswerInterruptedError, LocalServingUnavailableError
+from art.inference.connection_lanes import LaneTransport
 from art.inference.gate import ServingGate
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class RolloutTransport(httpx.AsyncBaseTransport):
     def __init__(self, gate: ServingGate, *, wait_s: float, limits: httpx.Limits) -> None:
         self._gate = gate
         self._wait_s = wait_s
-        self._inner = httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        self._inner = LaneTransport(limits)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request, as often as it takes within the limit.

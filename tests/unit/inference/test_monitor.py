@@ -1,0 +1,110 @@
+"""When a server counts as hung, and what must not end the watching."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from art.errors import LocalServingUnavailableError
+from art.inference.monitor import ServingMonitor
+from tests.support.serving import eventually
+
+
+class Watched:
+    """As much of a runtime as is watched."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.outcomes: Iterator[Exception | None] = iter(())
+        self.in_flight: dict[str, int] = {}
+        self.tokens: Iterator[float | None] = iter(())
+        self.sleeping = False
+
+    async def is_sleeping(self) -> bool:
+        return self.sleeping
+
+    async def progress_count(self) -> float | None:
+        return next(self.tokens, None)
+
+    async def requests_in_flight(self) -> dict[str, int]:
+        return self.in_flight
+
+    async def check_health(self) -> None:
+        self.checks += 1
+        outcome = next(self.outcomes, None)
+        if outcome is not None:
+            raise outcome
+
+
+def silent(text: str = "silent") -> LocalServingUnavailableError:
+    return LocalServingUnavailableError(text)
+
+
+@asynccontextmanager
+async def watching(watched: Watched, told: list[str], handler_error: Exception | None = None) -> AsyncIterator[None]:
+    async def on_failure(error: LocalServingUnavailableError) -> None:
+        told.append(str(error))
+        if handler_error is not None:
+            raise handler_error
+
+    runtime: Any = watched
+    monitor = ServingMonitor(runtime, interval_s=0.001, on_failure=on_failure)
+    monitor.start()
+    try:
+        yield
+    finally:
+        await monitor.stop()
+
+
+@pytest.mark.asyncio
+async def test_three_failed_checks_in_a_row_are_told_once() -> None:
+    watched, told = Watched(), []  # type: Watched, list[str]
+    failed, well = silent(), None
+    watched.outcomes = iter([failed, failed, well, failed, failed, failed, well])
+    async with watching(watched, told):
+        await eventually(lambda: watched.checks > 8)
+    assert told == ["silent"]
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_was_given_up_is_told_once() -> None:
+    watched, told = Watched(), []  # type: Watched, list[str]
+    watched.outcomes = iter([silent("given up")] * 20)
+    async with watching(watched, told):
+        await eventually(lambda: watched.checks >= 12)
+    assert told == ["given up"]
+
+
+@pytest.mark.asyncio
+async def test_faults_of_the_check_itself_do_not_end_the_watching() -> None:
+    watched, told = Watched(), []  # type: Watched, list[str]
+    watched.outcomes = iter([ValueError("no JSON")] * 3 + [silent()] * 3)
+    async with watching(watched, told, handler_error=ValueError("handler")):
+        await eventually(lambda: watched.checks > 8)
+    assert told == ["health check broke: ValueError('no JSON')", "silent"]
+
+
+@pytest.mark.asyncio
+async def test_a_busy_server_is_asked_only_when_it_does_not_get_on() -> None:
+    watched, told = Watched(), []  # type: Watched, list[str]
+    watched.in_flight = {"policy@1": 4}
+    watched.tokens = iter([10.0, 20.0, 30.0, 30.0, 30.0, 40.0])
+    watched.outcomes = iter([silent()] * 2)
+    async with watching(watched, told):
+        await eventually(lambda: watched.checks > 3)
+    assert told == []  # two checks failed while nothing moved, then tokens came
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_has_yielded_to_the_trainer_is_left_alone() -> None:
+    watched, told = Watched(), []  # type: Watched, list[str]
+    watched.sleeping = True
+    async with watching(watched, told):
+        await asyncio.sleep(0.02)
+        assert watched.checks == 0
+        watched.sleeping = False
+        await eventually(lambda: watched.checks > 0)
