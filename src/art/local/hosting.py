@@ -95,7 +95,7 @@ class HostedService:
         elif kind == "unavailable":
             self.gate.fail(event["error"])
         elif kind == "recovering":
-            self.gate.close(event["text"])
+            self.gate.close(event["text"], event.get("facts"))
         elif kind == "recovered":
             self.gate.open()
         elif kind == "phase":

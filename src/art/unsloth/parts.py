@@ -131,6 +131,11 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
             max_logprob_gap=settings.max_logprob_gap,
             max_live_adapters=settings.max_live_adapters,
         )
+        if isinstance(runtime, SupervisedRuntime):  # before the first step is live: its server may die at any time
+            runtime.live_adapters = lambda: sorted(registry.live.values(), key=lambda adapter: adapter.step)
+            runtime.on_restarted = publisher.confirm_after_restart
+            runtime.on_event = request.emit
+            on_failure = runtime.end_hung
         await publisher.publish(step, checkpoint_dir(model_dir, step))
     except BaseException:
         if runtime is not None:
@@ -139,11 +144,6 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
             await uninterrupted(worker.close())
         lock.release()
         raise
-    if isinstance(runtime, SupervisedRuntime):
-        runtime.live_adapters = lambda: sorted(registry.live.values(), key=lambda adapter: adapter.step)
-        runtime.on_restarted = publisher.confirm_after_restart
-        runtime.on_event = request.emit
-        on_failure = runtime.end_hung
     monitor = ServingMonitor(runtime, interval_s=settings.health_interval_s, on_failure=on_failure)
     kwargs = dict(config.get("chat_template_kwargs") or {})
     return ServiceParts(step, worker, runtime, registry, publisher, monitor, lock, kwargs)
