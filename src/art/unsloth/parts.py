@@ -9,13 +9,14 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from art import dev
 from art.checkpoints import checkpoint_dir
+from art.dev.chat_template import resolve_chat_template
 from art.dev.get_model_config import get_model_config
 from art.dev.serving import resolve_serving_settings
-from art.dev.settings import ServingSettings
+from art.dev.settings import ChatTemplateSettings, ServingSettings
 from art.errors import ConfigurationError, LocalServingUnavailableError, ServerNotReadyError
 from art.inference.adapters import AdapterRegistry
 from art.inference.monitor import ServingMonitor
@@ -200,7 +201,7 @@ async def _start_runtime(
         request.base_model,
         str(log_path),
         lora_path=str(checkpoint_dir(Path(request.output_dir), step)),
-        config=request.server_config,
+        config=_with_chat_template(request.server_config, resolve_chat_template(config)),
     )
     cores = os.cpu_count() or 1
     plan = plan_engine(
@@ -215,6 +216,19 @@ async def _start_runtime(
     if request.is_dedicated:
         return await SupervisedRuntime.start(_server_spec(request, plan, settings, host, port, log_path), settings)
     return await _start_in_process(plan, settings, on_failure, host, port, log_path)
+
+
+def _with_chat_template(config: dev.OpenAIServerConfig, chat: ChatTemplateSettings) -> dev.OpenAIServerConfig:
+    """Have the server render conversations as training does; what the script says about the server itself wins."""
+    wanted: dict[str, Any] = {}
+    if chat.template is not None:
+        wanted["chat_template"] = chat.template
+    if chat.kwargs:
+        wanted["default_chat_template_kwargs"] = dict(chat.kwargs)
+    if chat.content_format != "auto":
+        wanted["chat_template_content_format"] = chat.content_format
+    server_args = {**wanted, **(config.get("server_args") or {})}
+    return cast(dev.OpenAIServerConfig, {**config, "server_args": server_args})
 
 
 def _wanted_address(request: ServiceRequest) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from art.checkpoints import checkpoint_dir, list_steps, newest_step, remove_abandoned_staging, stage_checkpoint
+from art.dev.chat_template import resolve_chat_template
 from art.dev.model import InternalModelConfig
 from art.dev.settings import TrainSettings
 from art.errors import ARTError, ConfigurationError, TrainingError
@@ -168,9 +169,13 @@ class TrainerWorker:
     ) -> TrainingBatch:
         from art.preprocessing.batch import build_training_batch
 
+        tokenizer = self._loaded.tokenizer
+        template = resolve_chat_template(self._config).template
+        if template is not None:
+            tokenizer.chat_template = template
         return build_training_batch(
             groups,
-            tokenizer=self._loaded.tokenizer,
+            tokenizer=tokenizer,
             image_processor=self._loaded.image_processor,
             tensors_dir=self._model_dir / "tensors",
             max_sequence_tokens=self._loaded.max_sequence_tokens,
