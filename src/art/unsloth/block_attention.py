@@ -156,14 +156,12 @@ def _count_visible(
     is_inside = places < num_tokens
     inside = places.clamp(max=num_tokens - 1)
     row_index, head = torch.tensor(row, device=device), torch.tensor(0, device=device)
+    step = _BLOCK_ROWS_AT_ONCE * BLOCK_TOKENS
     counts = []
-    for queries, is_query in zip(
-        inside.split(_BLOCK_ROWS_AT_ONCE * BLOCK_TOKENS),
-        is_inside.split(_BLOCK_ROWS_AT_ONCE * BLOCK_TOKENS),
-        strict=True,
-    ):
-        visible = is_visible(row_index, head, queries[:, None], inside[None, :])
-        visible = visible & is_query[:, None] & is_inside[None, :]
+    for start in range(0, len(places), step):
+        part = slice(start, start + step)
+        visible = is_visible(row_index, head, inside[part, None], inside[None, :])
+        visible = visible & is_inside[part, None] & is_inside[None, :]
         counts.append(visible.view(-1, BLOCK_TOKENS, num_blocks, BLOCK_TOKENS).sum(dim=(1, 3)))
     return torch.cat(counts)
 
