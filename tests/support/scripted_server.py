@@ -343,6 +343,7 @@ class ScriptedServer:
             "adapters": {name: str(path) for name, path in self.adapters.items()},
             "requests": dict(self.requests),
             "loads": self.loads,
+            "in_flight": dict(+self.in_flight),
             "faults": asdict(self.faults),
         }
 
