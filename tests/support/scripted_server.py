@@ -25,14 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.scripted_faults import Faults, faults_of_start, note_start
+from tests.support.scripted_http import Drop, HttpServer, bind, free_port, write_chunk, write_head
 
-BACKLOG = 2048
 ENGINE_DIED = 1
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error", 503: "Service Unavailable"}
-
-
-class _Drop(Exception):
-    """End the connection without (the rest of) an answer."""
 
 
 class _Refusal(Exception):
@@ -42,56 +37,25 @@ class _Refusal(Exception):
         self.message = message
 
 
-class ScriptedServer:
+class ScriptedServer(HttpServer):
     """The server, apart from its process.
 
     Attributes:
         faults: What it does wrong from now on; to be changed at will.
         adapters: Served name → the folder it answers from; None answers as the base model.
-        requests: Path → requests that came.
-        connections: Connections that were made.
         loads: What became of each request to load an adapter, oldest first.
     """
 
     def __init__(self, base_model_name: str, faults: Faults | None = None) -> None:
+        super().__init__()
         self.faults = faults or Faults()
         self.adapters: dict[str, Path | None] = {}
-        self.requests: Counter[str] = Counter()
         self.loads: list[dict[str, Any]] = []
         self.in_flight: Counter[str] = Counter()
         self.tokens = 0
-        self.connections = 0
         self._roots: dict[str, str] = {}
         self._base_model_name = base_model_name
         self._base_logprobs: dict[tuple[int, ...], list[float]] = {}
-        self._listener: socket.socket | None = None
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._begun: set[asyncio.StreamWriter] = set()
-        self._outage: asyncio.Task[None] | None = None
-
-    @property
-    def url(self) -> str:
-        """Its address, without `/v1`."""
-        assert self._listener is not None
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    async def start(self, listener: socket.socket) -> None:
-        """Accept connections on a bound socket, which is closed by `close`."""
-        self._listener = listener
-        self._server = await asyncio.start_server(self._serve_connection, sock=listener.dup(), backlog=BACKLOG)
-
-    async def close(self) -> None:
-        """Stop accepting and end all connections."""
-        if self._outage is not None:
-            self._outage.cancel()
-            await asyncio.gather(self._outage, return_exceptions=True)
-        await self._stop_accepting()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
 
     def load(self, name: str, path: str) -> None:
         """Serve an adapter, or do with it what the faults say.
@@ -117,53 +81,8 @@ class ScriptedServer:
         self.adapters[name] = effective
         self._roots[name] = path
 
-    async def _close_listener_for(self, seconds: float) -> None:
-        """Refuse connections for a while, and end those on which no answer has begun."""
-        assert self._listener is not None
-        await self._stop_accepting()
-        # On a socket that the parent holds as well, only `shutdown` has connections refused.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self.drop_connections()
-        await asyncio.sleep(seconds)
-        self._server = await asyncio.start_server(self._serve_connection, sock=self._listener.dup(), backlog=BACKLOG)
-
-    def drop_connections(self) -> None:
-        """End every connection on which no answer has begun."""
-        for writer in self._connections.values():
-            if writer not in self._begun:
-                writer.transport.abort()
-
-    async def _stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    # Connections --------------------------------------------------------------------------------------------
-
-    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[task] = writer
-        self.connections += 1
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                method, path, _ = head[0].split(" ", 2)
-                headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:])}
-                body = await reader.readexactly(int(headers.get("content-length", "0")))
-                self.requests[path] += 1
-                await self._respond(writer, method, path, json.loads(body) if body else {})
-                self._begun.discard(writer)
-        except (asyncio.IncompleteReadError, ConnectionError, _Drop):
-            return
-        except asyncio.CancelledError:
-            return  # by `close`; Python 3.11 would report it as an error of the stream's
-        finally:
-            del self._connections[task]
-            self._begun.discard(writer)
-            writer.transport.abort()
-
-    async def _respond(self, writer: asyncio.StreamWriter, method: str, path: str, body: dict[str, Any]) -> None:
+    async def respond(self, writer: asyncio.StreamWriter, method: str, path: str, body: dict[str, Any]) -> None:
+        """Answer one request as vLLM does, or as the faults say."""
         try:
             if path in ("/v1/completions", "/v1/chat/completions"):
                 await self._generate(writer, path, body)
@@ -171,13 +90,13 @@ class ScriptedServer:
             answer = await self._answer(method, path, body)
         except _Refusal as err:
             error = {"error": {"message": err.message, "type": "BadRequestError", "code": err.status}}
-            await self._write(writer, json.dumps(error).encode(), status=err.status)
+            await self.write_answer(writer, json.dumps(error).encode(), status=err.status)
             if self.faults.drops_after_errors:
-                raise _Drop from err
+                raise Drop from err
             return
         text = answer if isinstance(answer, str) else json.dumps(answer)
         kind = "text/plain" if isinstance(answer, str) else "application/json"
-        await self._write(writer, text.encode(), kind=kind)
+        await self.write_answer(writer, text.encode(), kind=kind)
 
     async def _answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
         if path == "/health":
@@ -216,7 +135,7 @@ class ScriptedServer:
         if faults.drop_before_load > 0:
             faults.drop_before_load -= 1
             entry["status"] = "dropped"
-            raise _Drop
+            raise Drop
         try:
             if faults.load_statuses:
                 raise _Refusal(faults.load_statuses.pop(0), "scripted failure of a load")
@@ -229,7 +148,7 @@ class ScriptedServer:
         if faults.drop_after_load > 0:
             faults.drop_after_load -= 1
             entry["status"] = "applied, then dropped"
-            raise _Drop
+            raise Drop
         if faults.exit_after_load is not None:
             _end_process(faults.exit_after_load)
         return f"Success: LoRA adapter '{name}' added successfully."
@@ -268,7 +187,14 @@ class ScriptedServer:
                 ]
             kind = "chat.completion" if is_chat else "text_completion"
             answer = {"id": "scripted", "object": kind, "created": 0, "model": name, "choices": choices}
-            await self._write(writer, json.dumps(answer).encode())
+            encoded = json.dumps(answer).encode()
+            if self.faults.break_bodies > 0:
+                self.faults.break_bodies -= 1
+                write_head(writer, 200, "application/json", f"Content-Length: {len(encoded)}")
+                writer.write(encoded[: len(encoded) // 2])
+                await writer.drain()
+                raise Drop
+            await self.write_answer(writer, encoded)
         finally:
             self.in_flight[name] -= 1
 
@@ -282,7 +208,7 @@ class ScriptedServer:
             raise _Refusal(500, "EngineCore encountered an issue.")
         if faults.drop_completions > 0:
             faults.drop_completions -= 1
-            raise _Drop
+            raise Drop
         if faults.completion_statuses:
             raise _Refusal(faults.completion_statuses.pop(0), "scripted failure of a completion")
 
@@ -296,37 +222,19 @@ class ScriptedServer:
         return -1.0 - hashlib.sha256(f"{digest} {prompt}".encode()).digest()[0] / 64
 
     async def _stream(self, writer: asyncio.StreamWriter, name: str, digest: str, is_chat: bool) -> None:
-        self._begun.add(writer)
-        await self._write_head(writer, 200, "text/event-stream", "Transfer-Encoding: chunked")
+        await self.begin_stream(writer)
         kind = "chat.completion.chunk" if is_chat else "text_completion"
         for number, letter in enumerate(digest):
             if number == len(digest) // 2 and self.faults.break_streams > 0:
                 self.faults.break_streams -= 1
-                raise _Drop
+                raise Drop
             choice: dict[str, Any] = {"index": 0, "finish_reason": None}
             choice |= {"delta": {"content": letter}} if is_chat else {"text": letter}
             event = {"id": "scripted", "object": kind, "created": 0, "model": name, "choices": [choice]}
-            await _write_chunk(writer, f"data: {json.dumps(event)}\n\n")
+            await write_chunk(writer, f"data: {json.dumps(event)}\n\n")
             await asyncio.sleep(self.faults.token_delay_s)
-        await _write_chunk(writer, "data: [DONE]\n\n")
-        writer.write(b"0\r\n\r\n")
-        await writer.drain()
-
-    async def _write(
-        self, writer: asyncio.StreamWriter, body: bytes, *, status: int = 200, kind: str = "application/json"
-    ) -> None:
-        await self._write_head(writer, status, kind, f"Content-Length: {len(body)}")
-        if self.faults.break_bodies > 0 and body.startswith(b'{"id"'):
-            self.faults.break_bodies -= 1
-            writer.write(body[: len(body) // 2])
-            await writer.drain()
-            raise _Drop
-        writer.write(body)
-        await writer.drain()
-
-    async def _write_head(self, writer: asyncio.StreamWriter, status: int, kind: str, framing: str) -> None:
-        reason = _REASONS.get(status, "Scripted")
-        writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\n{framing}\r\n\r\n".encode())
+        await write_chunk(writer, "data: [DONE]\n\n")
+        await write_chunk(writer, "")
 
     # Control ------------------------------------------------------------------------------------------------
 
@@ -334,7 +242,7 @@ class ScriptedServer:
         seconds = orders.pop("close_socket_s", None)
         self.faults.change(orders)
         if seconds is not None:
-            self._outage = asyncio.create_task(self._close_listener_for(seconds))
+            self.refuse_connections_for(seconds)
         return self._report()
 
     def _report(self) -> dict[str, Any]:
@@ -364,36 +272,18 @@ async def scripted_server(base_model_name: str = "base", faults: Faults | None =
         await server.close()
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Bind a socket of our own; a port given by number survives that the socket is closed for a while."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def free_port() -> int:
-    """Return a port that nobody uses now."""
-    with bind("127.0.0.1", 0) as listener:
-        return int(listener.getsockname()[1])
-
-
 def _read_probe(folder: Path) -> dict[str, Any] | None:
     path = folder / "probe.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-async def _write_chunk(writer: asyncio.StreamWriter, text: str) -> None:
-    writer.write(f"{len(text):x}\r\n{text}\r\n".encode())
-    await writer.drain()
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def _end_process(code: int) -> None:
-    print(f"scripted end: {code}", flush=True)
+    _say(f"scripted end: {code}")
     if code < 0:
         os.kill(os.getpid(), -code)
     os._exit(code)
@@ -422,7 +312,7 @@ async def _serve(options: argparse.Namespace, faults: Faults) -> None:
     await asyncio.sleep(faults.start_delay_s)
     inherited = options.listen_fd is not None
     await server.start(socket.socket(fileno=options.listen_fd) if inherited else bind(options.host, options.port))
-    print(f"serving: pid={os.getpid()}", flush=True)
+    _say(f"serving: pid={os.getpid()}")
     await stop.wait()
     await server.close()
 
@@ -430,13 +320,13 @@ async def _serve(options: argparse.Namespace, faults: Faults) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until asked to end."""
     faults = faults_of_start(note_start())
-    print(f"starting: pid={os.getpid()}", flush=True)
+    _say(f"starting: pid={os.getpid()}")
     if faults.grandchild:
         # Ignores being asked to end, as an engine that hangs does.
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
-        print(f"grandchild: {subprocess.Popen([sys.executable, '-c', code]).pid}", flush=True)
+        _say(f"grandchild: {subprocess.Popen([sys.executable, '-c', code]).pid}")
     if faults.start_exit_code is not None:
-        print("ValueError: scripted failure of a start", flush=True)
+        _say("ValueError: scripted failure of a start")
         _end_process(faults.start_exit_code)
     asyncio.run(_serve(build_parser().parse_args(argv), faults))
     return 0

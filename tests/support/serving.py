@@ -26,7 +26,7 @@ from art.inference.rollout_transport import RolloutTransport
 from art.inference.supervised import SupervisedRuntime
 from art.probe import AdapterProbe
 from tests.support.scripted_faults import Faults, script_starts, started_pids
-from tests.support.scripted_server import free_port
+from tests.support.scripted_http import free_port
 
 MODEL = "policy"
 BASE = "base-model"

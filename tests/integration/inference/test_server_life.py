@@ -16,7 +16,7 @@ import pytest
 from art.errors import ConfigurationError, LocalServingUnavailableError, ServerNotReadyError, ServerStartError
 from art.inference.supervised import SupervisedRuntime
 from tests.support.scripted_faults import Faults, started_pids
-from tests.support.scripted_server import bind, free_port
+from tests.support.scripted_http import bind, free_port
 from tests.support.serving import SETTINGS, Rollouts, eventually, server_spec, serving
 from tests.support.waiting import is_running, wait_until
 

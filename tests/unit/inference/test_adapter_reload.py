@@ -21,7 +21,8 @@ from art.inference.adapter_reload import (
     error_message,
     load_adapter_with_retry,
 )
-from tests.support.scripted_server import ScriptedServer, free_port, scripted_server
+from tests.support.scripted_http import free_port
+from tests.support.scripted_server import ScriptedServer, scripted_server
 from tests.support.serving import save_step
 
 

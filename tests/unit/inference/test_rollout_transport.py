@@ -12,7 +12,8 @@ from openai import AsyncOpenAI
 
 from art.errors import AnswerInterruptedError, LocalServingUnavailableError
 from art.inference.gate import ServingGate
-from tests.support.scripted_server import ScriptedServer, free_port, scripted_server
+from tests.support.scripted_http import free_port
+from tests.support.scripted_server import ScriptedServer, scripted_server
 from tests.support.serving import rollout_client
 
 MESSAGES: Any = [{"role": "user", "content": "Say yes."}]
