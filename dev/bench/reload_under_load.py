@@ -28,6 +28,13 @@ OLDEST = 4
 LIVE = 6
 
 
+def delete_all_but(newest: Path) -> None:
+    """Delete the other checkpoints, as a script does that keeps the newest only."""
+    for folder in newest.parent.iterdir():
+        if folder != newest:
+            shutil.rmtree(folder)
+
+
 async def measure(stand: Stand, *, ours: bool, seconds: float, name: str) -> dict[str, float]:
     """Roll out for a while and return what was answered."""
     statuses: Counter[int] = Counter()
@@ -40,9 +47,7 @@ async def measure(stand: Stand, *, ours: bool, seconds: float, name: str) -> dic
         shutil.copytree(stand.adapters[step % len(stand.adapters)], source)
         if ours:
             await stand.publisher.publish(step, source)
-            for older in folder.iterdir():
-                if older != source:
-                    shutil.rmtree(older)
+            delete_all_but(source)
         else:
             await stand.runtime.load_adapter(AdapterFiles(step, f"{name}@{step}", source))
 

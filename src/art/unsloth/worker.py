@@ -40,8 +40,8 @@ OPTIMIZER_FILE = "trainer_state.pt"
 def worker_environment() -> dict[str, str]:
     """Return variables for a process that trains, where the user has not set them.
 
-    OpenMP's threads wait for each other by spinning. As soon as anything else runs on the machine, a step on a CPU takes
-    ten times as long and more; a passive wait costs nothing on an idle one.
+    OpenMP's threads wait for each other by spinning. As soon as anything else runs on the machine, a step on a CPU
+    takes ten times as long and more; a passive wait costs nothing on an idle one.
     """
     return {} if "OMP_WAIT_POLICY" in os.environ else {"OMP_WAIT_POLICY": "PASSIVE"}
 
