@@ -20,7 +20,7 @@ from art import dev
 from art.checkpoints import checkpoint_dir, delete_checkpoints, newest_step
 from art.dev.serving import resolve_serving_settings
 from art.dev.train import resolve_train_settings
-from art.dev.validate import validate_internal_config, validate_server_config
+from art.dev.validate import validate_dedicated_config, validate_internal_config, validate_server_config
 from art.errors import ConfigurationError, LocalServingUnavailableError
 from art.inference.gate import ServingGate
 from art.inference.rollout_transport import RolloutTransport
@@ -99,6 +99,7 @@ class LocalBackend:
         """
         if isinstance(model, TrainableModel):
             validate_internal_config(model._internal_config)
+            validate_dedicated_config(model._internal_config or dev.InternalModelConfig())
         model.base_path = self._path
         model_dir = self._model_dir(model)
         _make_folder(model_dir)
@@ -326,6 +327,9 @@ class LocalBackend:
         hosted = self._hosted(model)
         hosted.require_serving()
         groups = list(trajectory_groups)
+        for group in groups:
+            if not isinstance(group, TrajectoryGroup):
+                raise TypeError(f"training takes TrajectoryGroups that were awaited, got a {type(group).__name__}")
         settings = resolve_train_settings(config, dev_config)
         summary = summarize_trajectory_groups(groups)
         counts = {"data/step_num_groups_submitted": float(summary.num_groups_submitted)}

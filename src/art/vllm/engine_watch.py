@@ -37,12 +37,13 @@ class EngineWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_death: Callable[[], Awaitable[None]]) -> None:
-        """Begin watching; `on_death` is awaited once, if the engine dies."""
+        """Begin watching; `on_death` is awaited once, if the engine dies, before any call ends for that reason."""
         self._task = asyncio.create_task(self._watch(on_death), name="engine-watch")
 
     async def stop(self) -> None:
         """End watching, before the engine is shut down on purpose."""
         task, self._task = self._task, None
+        self._died.set()  # nobody is to wait for a watch that has ended
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -84,9 +85,11 @@ class EngineWatch:
             try:
                 return answer.result()
             except Exception as err:
-                if self.is_dead:
-                    raise EngineGoneError(f"{self.describe()}: {err}") from err
-                raise
+                if not self.is_dead:
+                    raise
+                if self._task is not None:
+                    await death
+                raise EngineGoneError(f"{self.describe()}: {err}") from err
         finally:
             for future in (answer, death):
                 future.cancel()
@@ -98,5 +101,7 @@ class EngineWatch:
             async with asyncio.timeout(EXIT_CODE_WAIT_S):
                 while self._processes and self.exit_code is None:  # noqa: ASYNC110 - likewise
                     await asyncio.sleep(POLL_S)
-        self._died.set()
-        await on_death()
+        try:
+            await on_death()
+        finally:
+            self._died.set()

@@ -55,6 +55,7 @@ class InProcessRuntime:
         self._log_path = log_path
         self._is_sleeping = False
         self._closed = False
+        self._server_closing: asyncio.Task[None] | None = None
         self._client = AdminClient(self.base_url, self.api_key)
         self._watch = EngineWatch(self._engine, started.processes)
         self._watch.start(self._engine_died)
@@ -220,7 +221,7 @@ class InProcessRuntime:
         await self._watch.stop()
         try:
             await self._client.close()
-            await self._server.close()
+            await (self._server_closing or self._server.close())
         finally:
             await uninterrupted(asyncio.to_thread(self._started.shut_down))
 
@@ -266,7 +267,7 @@ class InProcessRuntime:
 
     async def _engine_died(self) -> None:
         await self._on_death(self._unavailable("nothing was asked of it"))
-        await self._server.close()  # whoever waits in its queue is told now
+        self._server_closing = asyncio.create_task(self._server.close())  # whoever waits in its queue is told now
 
     def _unavailable(self, during: str, cause: Exception | None = None) -> LocalServingUnavailableError:
         facts = ServingFacts(

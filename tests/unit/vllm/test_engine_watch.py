@@ -72,11 +72,22 @@ def test_error_of_a_dead_engine_says_that_it_is_dead() -> None:
         raise ValueError("vLLM's own words")
 
     async def scenario() -> None:
-        watch, engine, _ = make_watch()
+        watch, engine, process = make_watch()
         engine.errored = True
-        await watch.unless_dead(fail())
+        told: list[str] = []
 
-    with pytest.raises(EngineGoneError, match="4711 does not work any more: vLLM's own words"):
+        async def note_death() -> None:
+            told.append("died")
+
+        watch.start(note_death)
+        process.exitcode = 1
+        try:
+            await watch.unless_dead(fail())
+        finally:
+            assert told == ["died"], "the owner is told before the callers are"
+            await watch.stop()
+
+    with pytest.raises(EngineGoneError, match="4711 exited with code 1: vLLM's own words"):
         asyncio.run(scenario())
 
 
