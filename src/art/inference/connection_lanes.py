@@ -8,7 +8,9 @@ connections that takes 25 ms of the event loop for each request, at 16 well unde
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -25,44 +27,58 @@ class _Lane:
 
 
 class LaneTransport(httpx.AsyncBaseTransport):
-    """Sends requests to servers on this machine; for one event loop. Proxy variables are ignored.
+    """Sends requests to servers on this machine, from any event loop. Proxy variables are ignored.
 
     Args:
-        limits: As httpx reads them; `max_connections=None` sets no limit.
+        limits: As httpx reads them, for each event loop; `max_connections=None` sets no limit.
     """
 
     def __init__(self, limits: httpx.Limits) -> None:
         self._ssl_context = httpx.create_ssl_context(trust_env=False)  # expensive to make, so all lanes share it
+        self._limits = limits
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = weakref.WeakKeyDictionary()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request on a connection that no other uses; it is free again when the answer has been closed.
+
+        Raises:
+            httpx.PoolTimeout: All connections were in use for as long as the request may wait.
+        """
+        lanes = self._lanes_here()
+        lane = await lanes.take(request.extensions.get("timeout", {}).get("pool"))
+        try:
+            response = await lane.transport.handle_async_request(request)
+        except BaseException:
+            lanes.give_back(lane)
+            raise
+        if isinstance(response.stream, httpx.AsyncByteStream):
+            response.stream = _LaneStream(response.stream, lambda: lanes.give_back(lane))
+        return response
+
+    async def aclose(self) -> None:
+        """Close all connections of this event loop; those of loops that are closed went with them."""
+        await self._lanes_here().close()
+
+    def _lanes_here(self) -> _Lanes:
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:  # connections of a loop that has ended cannot be used by the next
+            self._by_loop[loop] = _Lanes(self._limits, self._ssl_context)
+        return self._by_loop[loop]
+
+
+class _Lanes:
+    """The lanes of one event loop."""
+
+    def __init__(self, limits: httpx.Limits, ssl_context: ssl.SSLContext) -> None:
+        self._ssl_context = ssl_context
         self._lane_limits = httpx.Limits(max_connections=1, keepalive_expiry=limits.keepalive_expiry)
         self._idle_limit_s = limits.keepalive_expiry
         self._free = None if limits.max_connections is None else asyncio.Semaphore(limits.max_connections)
         self._open: set[httpx.AsyncHTTPTransport] = set()
         self._idle: deque[_Lane] = deque()  # the one that was used last at the right
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request on a connection that no other uses; it is free again when the answer has been read or closed.
-
-        Raises:
-            httpx.PoolTimeout: All connections were in use for as long as the request may wait.
-        """
-        lane = await self._take(request)
-        try:
-            response = await lane.transport.handle_async_request(request)
-        except BaseException:
-            self._give_back(lane)
-            raise
-        if isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _LaneStream(response.stream, lambda: self._give_back(lane))
-        return response
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        self._idle.clear()
-        while self._open:
-            await self._open.pop().aclose()
-
-    async def _take(self, request: httpx.Request) -> _Lane:
-        await self._wait_for_turn(request.extensions.get("timeout", {}).get("pool"))
+    async def take(self, timeout_s: float | None) -> _Lane:
+        await self._wait_for_turn(timeout_s)
         try:
             await self._close_expired()
         except BaseException:
@@ -74,11 +90,16 @@ class LaneTransport(httpx.AsyncBaseTransport):
         self._open.add(transport)
         return _Lane(transport)
 
-    def _give_back(self, lane: _Lane) -> None:
+    def give_back(self, lane: _Lane) -> None:
         lane.idle_since = time.monotonic()
         if lane.transport in self._open:  # not closed meanwhile
             self._idle.append(lane)
         self._end_turn()
+
+    async def close(self) -> None:
+        self._idle.clear()
+        while self._open:
+            await self._open.pop().aclose()
 
     async def _wait_for_turn(self, timeout_s: float | None) -> None:
         if self._free is None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from art.errors import LocalServingUnavailableError
@@ -21,6 +21,7 @@ class ServingGate:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiters: set[_Waiter] = set()
+        self._in_flight: set[tuple[asyncio.AbstractEventLoop, asyncio.Timeout]] = set()
         self._closed_reason: str | None = None
         self._facts: dict[str, Any] = {}
         self._failure: LocalServingUnavailableError | None = None
@@ -64,10 +65,39 @@ class ServingGate:
             self._failure, self._closed_reason, self._facts = None, reason, {}
 
     def fail(self, error: LocalServingUnavailableError) -> None:
-        """Have waiting and new requests fail with the diagnosis."""
+        """Have waiting and new requests, and those on their way, fail with the diagnosis."""
         with self._lock:
             self._failure = error
+            in_flight = list(self._in_flight)
         self._wake()
+        for loop, scope in in_flight:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits on it
+                loop.call_soon_threadsafe(_expire, scope)
+
+    @contextlib.asynccontextmanager
+    async def until_given_up(self) -> AsyncIterator[None]:
+        """Run a block until the server is given up, which may be long before it would close a connection.
+
+        Raises:
+            LocalServingUnavailableError: The server was given up.
+        """
+        scope = asyncio.timeout(None)
+        entry = (asyncio.get_running_loop(), scope)
+        try:
+            async with scope:
+                with self._lock:
+                    if self._failure is not None:
+                        raise fresh(self._failure)
+                    self._in_flight.add(entry)
+                try:
+                    yield
+                finally:
+                    with self._lock:
+                        self._in_flight.discard(entry)
+        except TimeoutError:
+            if scope.expired() and self._failure is not None:
+                raise fresh(self._failure) from None
+            raise
 
     async def wait_open(self, deadline: float) -> None:
         """Wait until requests may be sent.
@@ -131,3 +161,8 @@ class ServingGate:
         for loop, event in waiters:
             with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits on it
                 loop.call_soon_threadsafe(event.set)
+
+
+def _expire(scope: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # its block has been left meanwhile
+        scope.reschedule(asyncio.get_running_loop().time())

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 # How long a loaded adapter may take to be confirmed, through connection faults: long enough for a monitor to end a
 # server that hangs, and for the adapter to be confirmed on the next one.
 CONFIRM_LIMIT_S = 120.0
+CLEAN_UP_LIMIT_S = 20.0  # how long a failed or cancelled publication may take to undo what it did
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 2.0
 _BUSY_STATUS = frozenset({502, 503, 504})
@@ -210,9 +211,10 @@ class AdapterPublisher:
     async def _restore(self, replaced: AdapterFiles) -> None:
         """Serve a step's former files again, after their successor could not be served."""
         try:
-            await self._runtime.load_adapter(replaced)
-            await self._runtime.reset_prefix_cache()
-        except InferenceError as err:
+            async with asyncio.timeout(CLEAN_UP_LIMIT_S):
+                await self._runtime.load_adapter(replaced)
+                await self._runtime.reset_prefix_cache()
+        except (InferenceError, TimeoutError) as err:
             logger.warning("former adapter not served again: name=%s cause=%s", replaced.name, err)
 
     async def _load(self, step: int, checkpoint_dir: Path) -> AdapterFiles:
@@ -296,8 +298,11 @@ class AdapterPublisher:
 
     async def _withdraw(self, adapter: AdapterFiles) -> None:
         try:
-            await self._runtime.unload_adapter(adapter.name)
-        except (AdapterLoadError, LocalServingUnavailableError) as err:
+            async with asyncio.timeout(
+                CLEAN_UP_LIMIT_S
+            ):  # a restart is not waited for: the next server does not know it
+                await self._runtime.unload_adapter(adapter.name)
+        except (AdapterLoadError, LocalServingUnavailableError, TimeoutError) as err:
             logger.warning("adapter not withdrawn: name=%s cause=%s", adapter.name, err)
             self._registry.retire(adapter)  # a server that does not answer may still read the files
             return

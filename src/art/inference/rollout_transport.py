@@ -67,10 +67,11 @@ class RolloutTransport(httpx.AsyncBaseTransport):
                 await self._gate.wait_open(deadline)
             attempts += 1
             try:
-                response = await self._inner.handle_async_request(request)
-                trouble = await self._trouble_of(request, response)
-                if trouble is None:
-                    return await self._readable(request, response)
+                async with self._gate.until_given_up():
+                    response = await self._inner.handle_async_request(request)
+                    trouble = await self._trouble_of(request, response)
+                    if trouble is None:
+                        return await self._readable(request, response)
                 cause = None
             except _CONNECTION_ERRORS as err:
                 trouble, cause = f"{type(err).__name__} {err}".strip(), err
@@ -130,7 +131,7 @@ class RolloutTransport(httpx.AsyncBaseTransport):
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             await _read_whole(response)
         elif isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _WatchedStream(response.stream, self, request)
+            response.stream = _WatchedStream(response.stream, self, self._gate, request)
         return response
 
     def _unavailable(
@@ -159,14 +160,22 @@ class RolloutTransport(httpx.AsyncBaseTransport):
 
 
 class _WatchedStream(httpx.AsyncByteStream):
-    def __init__(self, stream: httpx.AsyncByteStream, transport: RolloutTransport, request: httpx.Request) -> None:
+    def __init__(
+        self, stream: httpx.AsyncByteStream, transport: RolloutTransport, gate: ServingGate, request: httpx.Request
+    ) -> None:
         self._stream = stream
         self._transport = transport
+        self._gate = gate
         self._request = request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = aiter(self._stream)
         try:
-            async for chunk in self._stream:
+            while True:
+                async with self._gate.until_given_up():
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
                 yield chunk
         except httpx.TransportError as err:
             raise await self._transport.broke_off(self._request, err) from err

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from art.dev.settings import ServingSettings
-from art.errors import LocalServingUnavailableError
+from art.errors import InferenceError, LocalServingUnavailableError
 from art.inference.admin_client import AdminClient
 from art.inference.diagnosis import ServingFacts, fresh
 from art.inference.process_server import (
@@ -105,6 +105,10 @@ class SupervisedServer:
         logger.error("server ended because it does not answer: %s", error)
         self._steady.clear()
         await asyncio.to_thread(child.kill_group)
+        if child.is_running and self._failure is None:
+            # Stuck in the kernel, as in a driver that hangs: it has not ended, so that no other can take its place.
+            self._give_up(child, self._hang, InferenceError("the process does not react to SIGKILL"))
+            self._steady.set()
 
     async def close(self) -> None:
         """End the server and everything it started, also when the caller is cancelled meanwhile; safe to call twice."""
@@ -149,6 +153,8 @@ class SupervisedServer:
         while self._failure is None:
             child = self.process
             await asyncio.wait({child.exited_here()})
+            if self._failure is not None:
+                return
             self._steady.clear()
             hang, self._hang = self._hang, None
             try:
@@ -203,11 +209,11 @@ class SupervisedServer:
             if limit
             else "none allowed (serving['inference_restarts']=0)"
         )
-        headline = f"the inference server is gone: {facts.process_state}"
+        headline = f"the inference server is {'given up' if dead.is_running else 'gone'}: {facts.process_state}"
         if hang:
-            headline += "; it was alive but did not answer and was ended"
+            headline += f"; it was alive but did not answer{'' if dead.is_running else ' and was ended'}"
         if cause is not None:
-            headline += f"; the last restart failed: {(str(cause) or type(cause).__name__).splitlines()[0]}"
+            headline += f"; no other could be started: {(str(cause) or type(cause).__name__).splitlines()[0]}"
         self._failure = facts.to_error(headline)
         logger.error("server given up: %s", self._failure)
         self._listener.close()  # whoever waits in its queue is told now

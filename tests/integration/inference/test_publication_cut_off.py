@@ -120,3 +120,18 @@ async def test_older_steps_are_served_again_through_a_restart(tmp_path: Path) ->
         await eventually(lambda: len(stand.started_pids) == 2)
         assert stand.registry.served_step == 2
         assert await stand.ask(0) != await stand.ask(2)
+
+
+@pytest.mark.asyncio
+async def test_cancelling_during_a_restart_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art.inference.publish.CLEAN_UP_LIMIT_S", 0.5)
+    async with serving(tmp_path, starts=(Faults(), Faults(start_delay_s=60.0))) as stand:
+        await stand.control(exit_on_load=-9)
+        publishing = asyncio.ensure_future(stand.publish(1))
+        await eventually(lambda: len(stand.started_pids) == 2)
+        publishing.cancel()
+        done, _ = await asyncio.wait({publishing}, timeout=5.0)
+        assert done
+        assert publishing.cancelled()

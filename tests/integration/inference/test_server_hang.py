@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from art.errors import LocalServingUnavailableError
+from art.processes import ChildProcess
 from tests.support.serving import SETTINGS, Rollouts, Stand, eventually, serving
 from tests.support.waiting import is_running
 
@@ -129,3 +130,19 @@ async def test_a_diagnosis_of_the_server_before_does_not_end_its_successor(tmp_p
         await stand.runtime.end_hung(caught.value)
         assert is_running(successor)
         assert len(stand.started_pids) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_hung_process_that_cannot_even_be_killed_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stuck in a driver: nobody waits for its end."""
+    async with serving(tmp_path, settings=IMPATIENT) as stand, Rollouts(stand) as rollouts:
+        with monkeypatch.context() as patch:
+            patch.setattr(ChildProcess, "kill_group", lambda child: None)
+            stop_server(stand)
+            for error in await rollouts.all_fail(timeout_s=30.0):
+                assert "the process does not react to SIGKILL" in str(error)
+            with pytest.raises(LocalServingUnavailableError, match="does not react"):
+                await stand.publish(1)
+        assert len(stand.started_pids) == 1

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import warnings
 
 import httpx
 import pytest
 
 from art.inference.connection_lanes import LaneTransport
+from tests.support.scripted_http import bind, free_port
 from tests.support.scripted_server import ScriptedServer, scripted_server
 
 BODY = {"model": "base", "prompt": "Hi"}
@@ -90,10 +94,11 @@ async def test_connections_idle_for_long_are_closed_little_by_little(monkeypatch
         server.faults.answer_delay_s = 0.1
         await asyncio.gather(*(ask(client, server) for _ in range(10)))
         server.faults.answer_delay_s = 0.0
-        monkeypatch.setattr(client._transport, "_idle_limit_s", 0.0)  # all are idle for longer than that
+        (lanes,) = client._transport._by_loop.values()  # type: ignore[attr-defined]
+        monkeypatch.setattr(lanes, "_idle_limit_s", 0.0)  # all are idle for longer than that
         for _ in range(3):
             await ask(client, server)
-        assert len(client._transport._open) == 1  # type: ignore[attr-defined]
+        assert len(lanes._open) == 1
 
 
 @pytest.mark.asyncio
@@ -108,3 +113,34 @@ async def test_closing_closes_connections_in_use_too() -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
+
+def test_one_event_loop_after_the_other_may_use_it() -> None:
+    """As in a script that calls `asyncio.run` more than once; the connections of the first loop end with it."""
+    port, started, may_end = free_port(), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        server = ScriptedServer("base")
+        await server.start(bind("127.0.0.1", port))
+        started.set()
+        await asyncio.to_thread(may_end.wait)
+        await server.close()
+
+    async def ask_twice(client: httpx.AsyncClient) -> list[int]:
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        return [(await client.post(url, json=BODY)).status_code for _ in range(2)]
+
+    serving = threading.Thread(target=asyncio.run, args=(serve(),))
+    serving.start()
+    started.wait(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # nothing can close the connections of a loop that is closed
+        client = lane_client(max_connections=1)
+        try:
+            assert asyncio.run(ask_twice(client)) == [200, 200]
+            assert asyncio.run(ask_twice(client)) == [200, 200]
+        finally:
+            may_end.set()
+            serving.join(10)
+            del client
+            gc.collect()

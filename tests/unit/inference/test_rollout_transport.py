@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -197,3 +198,19 @@ async def test_answers_are_handed_on_as_they_came() -> None:
             expected = await plain.post(f"{server.url}/v1/chat/completions", json=body)
         assert raw.http_response.content == expected.content
         assert dict(raw.headers) == dict(expected.headers)
+
+
+@pytest.mark.parametrize("request_answer", [ask, stream])
+@pytest.mark.asyncio
+async def test_giving_up_tells_rollouts_whose_connection_stays_open(request_answer: Any) -> None:
+    """As with an engine that hangs behind a server that lives."""
+    gate = ServingGate()
+    async with scripted_server() as server, client_of(server, gate) as client:
+        server.faults.change({"engine": "silent"} if request_answer is ask else {"token_delay_s": 60.0})
+        waiting = [asyncio.ensure_future(request_answer(client)) for _ in range(4)]
+        while server.in_flight["base"] < 4:
+            await asyncio.sleep(0)
+        threading.Thread(target=gate.fail, args=(LocalServingUnavailableError("given up"),)).start()
+        errors = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5.0)
+        assert {(type(error), str(error)) for error in errors} == {(LocalServingUnavailableError, "given up")}
+        assert not gate._in_flight
