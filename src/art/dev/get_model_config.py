@@ -19,6 +19,7 @@ from art.dev.settings import (
     INIT_DEFAULTS,
     LORA_RANKS,
     PEFT_DEFAULTS,
+    SHARED_GPU_UTILIZATION,
     TRAINER_DEFAULTS,
 )
 from art.dev.validate import is_dedicated_mode, validate_internal_config
@@ -69,6 +70,8 @@ def get_model_config(
     completed = {
         key: {**defaults, **sections[key]} for key, defaults in _defaults(base_model, output_dir, dedicated).items()
     }
+    if (given.get("serving") or {}).get("share_gpu"):
+        completed["engine_args"].setdefault("gpu_memory_utilization", SHARED_GPU_UTILIZATION)
     _choose_width(completed["init_args"], sections["init_args"])
     _raise_lora_rank(completed["engine_args"], completed["peft_args"]["r"])
     if (step := checkpoints.newest_step(Path(output_dir))) is not None:

@@ -30,6 +30,7 @@ class ServingArgs(TypedDict, total=False):
     max_live_adapters: int
     rollout_wait_s: float
     save_optimizer: bool
+    share_gpu: bool
 
 
 _CHECKS: Mapping[str, Check] = {
@@ -45,6 +46,7 @@ _CHECKS: Mapping[str, Check] = {
     "max_live_adapters": whole(at_least=1),
     "rollout_wait_s": real(at_least=0),
     "save_optimizer": flag,
+    "share_gpu": flag,
 }
 
 

@@ -114,6 +114,8 @@ class ServingSettings:
             must be greater, since a new adapter is loaded before the oldest one goes.
         rollout_wait_s: How long a rollout's request waits out a reload or a restart before it fails.
         save_optimizer: Save the optimiser's state beside each checkpoint, so that a resumed run goes on smoothly.
+        share_gpu: In dedicated mode, trainer and server may be on the same GPU: the server takes its share of the
+            memory (`engine_args["gpu_memory_utilization"]`), the trainer keeps to the rest.
     """
 
     inference_restarts: int = 2
@@ -128,6 +130,7 @@ class ServingSettings:
     max_live_adapters: int = 4
     rollout_wait_s: float = 600.0
     save_optimizer: bool = True
+    share_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,11 @@ SERVER_DEFAULTS: Mapping[str, Any] = {
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
 }
+
+# Where trainer and server share a GPU at the same time: of its memory, what the server takes unless it is told, and
+# what neither may take.
+SHARED_GPU_UTILIZATION = 0.45
+SHARED_GPU_RESERVE = 0.05
 
 # On a machine without CUDA ------------------------------------------------------------------------------------
 

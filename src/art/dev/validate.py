@@ -122,6 +122,11 @@ def validate_dedicated_config(config: InternalModelConfig) -> None:
         ConfigurationError: The GPU ids, or a setting that dedicated mode excludes.
     """
     if "trainer_gpu_ids" not in config and "inference_gpu_ids" not in config:
+        if (config.get("serving") or {}).get("share_gpu"):
+            raise ConfigurationError(
+                "serving['share_gpu'] is on without trainer_gpu_ids and inference_gpu_ids: in shared mode trainer and "
+                "engine always take turns on the same GPU, leave it out"
+            )
         return
     if not is_dedicated_mode(config):
         here, missing = "trainer_gpu_ids", "inference_gpu_ids"
@@ -137,8 +142,16 @@ def validate_dedicated_config(config: InternalModelConfig) -> None:
     for key, ids in (("trainer_gpu_ids", trainer), ("inference_gpu_ids", inference)):
         if not ids:
             raise ConfigurationError(f"{key} is empty: name at least one GPU")
-    if shared := sorted(set(trainer) & set(inference)):
-        raise ConfigurationError(f"trainer_gpu_ids {trainer} and inference_gpu_ids {inference} share GPU {shared}")
+    shared, may_share = sorted(set(trainer) & set(inference)), bool((config.get("serving") or {}).get("share_gpu"))
+    if shared and not may_share:
+        raise ConfigurationError(
+            f"trainer_gpu_ids {trainer} and inference_gpu_ids {inference} share GPU {shared}: set "
+            "serving['share_gpu'] if that is meant"
+        )
+    if may_share and not shared:
+        raise ConfigurationError(
+            f"serving['share_gpu'] is on, but trainer_gpu_ids {trainer} and inference_gpu_ids {inference} share no GPU"
+        )
     if len(inference) > 1:
         raise ConfigurationError(
             f"inference_gpu_ids is {inference}: inference on several GPUs is not supported, name one"

@@ -14,6 +14,7 @@ from art.preprocessing.packed_tensors import PackedTensors
 from art.unsloth.attention_mask import AttentionMask, MaskForm, build_attention
 from art.unsloth.block_attention import SHORTEST_ROW_TOKENS
 from art.unsloth.logprobs import OutputHead, scatter_predictions, token_logprobs, wanted_predictions
+from art.unsloth.offload import available_gpu_memory
 
 ADAPTER_NAME = "default"
 
@@ -34,6 +35,7 @@ class LanguageModel:
         device: Where it computes.
         dtype: What it computes in.
         may_checkpoint: Whether activations may be recomputed in the backward pass; rows that need it are.
+        is_quantized: Whether the base model's weights are stored in 4 or 8 bits, which moves its logprobs.
         is_fast: Whether the layers are Unsloth's, which bring their own way to recompute activations.
         mask_form: How packed rows are masked.
         activation_bytes_per_token: What a forward pass keeps for the backward pass; None: to be estimated.
@@ -46,6 +48,7 @@ class LanguageModel:
     device: torch.device
     dtype: torch.dtype
     may_checkpoint: bool
+    is_quantized: bool = False
     is_fast: bool = False
     mask_form: MaskForm = "dense"
     activation_bytes_per_token: float | None = None
@@ -170,9 +173,7 @@ class LanguageModel:
             width = 20 * config.hidden_size + 12 * getattr(config, "intermediate_size", 4 * config.hidden_size)
             per_token = config.num_hidden_layers * width * self.dtype.itemsize
         if self.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self.device)
-            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            return bool(per_token * num_tokens > _GPU_ACTIVATION_SHARE * (free + unused))
+            return bool(per_token * num_tokens > _GPU_ACTIVATION_SHARE * available_gpu_memory(self.device))
         import psutil
 
         return bool(per_token * num_tokens > _CPU_ACTIVATION_SHARE * psutil.virtual_memory().available)

@@ -77,5 +77,20 @@ def free_cached_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def limit_gpu_memory(share: float) -> None:
+    """Let this process take no more than a share of each GPU's memory, so that it leaves a server's alone."""
+    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        torch.cuda.set_per_process_memory_fraction(share, number)
+
+
+def available_gpu_memory(device: torch.device) -> int:
+    """Return how many bytes this process can still allocate on a GPU, those included that it has cached."""
+    free, total = torch.cuda.mem_get_info(device)
+    allocated = torch.cuda.memory_allocated(device)
+    cached = torch.cuda.memory_reserved(device) - allocated
+    limit = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return max(0, min(free + cached, limit - allocated))
+
+
 def _is_on_gpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cuda"

@@ -16,7 +16,7 @@ from art.checkpoints import checkpoint_dir
 from art.dev.chat_template import resolve_chat_template
 from art.dev.get_model_config import get_model_config
 from art.dev.serving import resolve_serving_settings
-from art.dev.settings import ChatTemplateSettings, ServingSettings
+from art.dev.settings import SHARED_GPU_RESERVE, ChatTemplateSettings, ServingSettings
 from art.errors import ConfigurationError, LocalServingUnavailableError, ServerNotReadyError
 from art.inference.adapters import AdapterRegistry
 from art.inference.monitor import ServingMonitor
@@ -175,7 +175,16 @@ def _check_gpus(request: ServiceRequest, gpu_count: int) -> None:
 def _make_worker(
     request: ServiceRequest, config: dev.InternalModelConfig, settings: ServingSettings, *, has_cuda: bool
 ) -> TrainerWorker | ChildWorker:
-    worker = TrainerWorker(request.base_model, config, request.output_dir, save_optimizer=settings.save_optimizer)
+    share = None
+    if settings.share_gpu:
+        share = max(0.0, 1 - SHARED_GPU_RESERVE - config["engine_args"].get("gpu_memory_utilization", 0.0))
+    worker = TrainerWorker(
+        request.base_model,
+        config,
+        request.output_dir,
+        save_optimizer=settings.save_optimizer,
+        gpu_memory_share=share,
+    )
     if not request.is_dedicated:
         worker.on_event = request.emit
         return worker

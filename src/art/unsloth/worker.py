@@ -73,14 +73,24 @@ class TrainerWorker:
         config: The model's configuration, complete.
         output_dir: The model's folder.
         save_optimizer: Save the optimizer's state with the newest checkpoint.
+        gpu_memory_share: Of each GPU's memory, how much the trainer may take; None for no limit.
     """
 
-    def __init__(self, base_model: str, config: InternalModelConfig, output_dir: str, *, save_optimizer: bool) -> None:
+    def __init__(
+        self,
+        base_model: str,
+        config: InternalModelConfig,
+        output_dir: str,
+        *,
+        save_optimizer: bool,
+        gpu_memory_share: float | None = None,
+    ) -> None:
         self.on_event: Callable[[Any], None] | None = None
         self._base_model = base_model
         self._config = config
         self._model_dir = Path(output_dir)
         self._save_optimizer = save_optimizer
+        self._gpu_memory_share = gpu_memory_share
         self._trainer: LoraTrainer | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._rng = random.Random(config.get("peft_args", {}).get("random_state", 3407))
@@ -148,9 +158,12 @@ class TrainerWorker:
 
     def _load(self) -> int:
         if self._trainer is None:
+            from art.unsloth.offload import limit_gpu_memory
             from art.unsloth.trainer import LoraTrainer
 
             remove_abandoned_staging(self._model_dir)
+            if self._gpu_memory_share is not None:
+                limit_gpu_memory(self._gpu_memory_share)
             trainer = LoraTrainer(base_model=self._base_model, config=self._config, output_dir=self._model_dir)
             with _named_base_model(self._base_model):
                 trainer.load()

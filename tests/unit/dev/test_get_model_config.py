@@ -141,6 +141,15 @@ def test_old_share_of_the_gpu_goes_to_the_engine_unless_it_has_one(tmp_path):
     assert get_model_config("b", str(tmp_path), both)["engine_args"]["gpu_memory_utilization"] == 0.5
 
 
+def test_a_server_on_the_trainers_gpu_leaves_it_half_of_the_memory(tmp_path):
+    shared = {"trainer_gpu_ids": [0], "inference_gpu_ids": [0], "serving": {"share_gpu": True}}
+    assert get_model_config("b", str(tmp_path), shared)["engine_args"]["gpu_memory_utilization"] == 0.45
+    told = {**shared, "engine_args": {"gpu_memory_utilization": 0.3}}
+    assert get_model_config("b", str(tmp_path), told)["engine_args"]["gpu_memory_utilization"] == 0.3
+    apart = {"trainer_gpu_ids": [0], "inference_gpu_ids": [1]}
+    assert "gpu_memory_utilization" not in get_model_config("b", str(tmp_path), apart)["engine_args"]
+
+
 def test_fast_inference_is_ignored_with_a_warning(tmp_path, caplog):
     completed = get_model_config("b", str(tmp_path), {"init_args": {"fast_inference": True}})
     assert completed["init_args"]["fast_inference"] is False

@@ -21,6 +21,7 @@ def test_defaults():
         "max_live_adapters": 4,
         "rollout_wait_s": 600.0,
         "save_optimizer": True,
+        "share_gpu": False,
     }
 
 

@@ -161,6 +161,8 @@ def test_both_keys_present_is_dedicated_mode(config, dedicated):
             "fast_inference",
         ),
         ({**TWO_GPUS, "engine_args": {"enable_sleep_mode": True}}, "enable_sleep_mode"),
+        ({**TWO_GPUS, "serving": {"share_gpu": True}}, "share no GPU"),
+        ({"serving": {"share_gpu": True}}, "without trainer_gpu_ids and inference_gpu_ids"),
     ],
 )
 def test_dedicated_mode_is_checked_in_order(config, words):
@@ -175,6 +177,7 @@ def test_dedicated_mode_is_checked_in_order(config, words):
         {"engine_args": {"enable_sleep_mode": True}, "init_args": {"fast_inference": True}},
         TWO_GPUS,
         {"trainer_gpu_ids": [0, 1], "inference_gpu_ids": [5]},
+        {"trainer_gpu_ids": [0], "inference_gpu_ids": [0], "serving": {"share_gpu": True}},
         {**TWO_GPUS, "init_args": {"fast_inference": False}, "engine_args": {"enable_sleep_mode": False}},
     ],
 )
