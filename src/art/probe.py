@@ -25,7 +25,8 @@ class AdapterProbe:
         token_ids: The sequence, length T (2 to 16 tokens).
         logprobs: Natural logprob of token t + 1 given tokens 0..t, length T - 1.
         base_logprobs: The same with the adapter switched off, length T - 1.
-        dtype: Computation type of the trainer's forward pass, such as "float32" or "bfloat16".
+        dtype: Computation type of the trainer's forward pass, such as "float32" or "bfloat16"; "quantized" where the
+            base model's weights are stored in 4 or 8 bits.
     """
 
     token_ids: tuple[int, ...]

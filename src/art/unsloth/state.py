@@ -107,6 +107,7 @@ def build_model(
         device=device,
         dtype=init_args["dtype"],
         may_checkpoint=bool(config["trainer_args"].get("gradient_checkpointing", True)),
+        is_quantized=bool(init_args.get("load_in_4bit") or init_args.get("load_in_8bit")),
         is_fast=is_fast,
         mask_form=_prepare_masks(causal_lm, backbone, is_fast=is_fast) if device.type == "cuda" else "dense",
     )
@@ -280,6 +281,8 @@ def _load_with_unsloth(
         "revision",
     )
     arguments = {key: init_args[key] for key in (*wanted, "rope_scaling") if init_args.get(key) is not None}
+    if not init_args.get("rope_scaling"):
+        _keep_positions(arguments, trust_remote_code=bool(init_args.get("trust_remote_code")))
     model, _ = FastLanguageModel.from_pretrained(
         **arguments,
         fast_inference=False,
@@ -292,6 +295,20 @@ def _load_with_unsloth(
         use_gradient_checkpointing=checkpointing,
         random_state=int(peft_args.get("random_state", 3407)),
     )
+
+
+def _keep_positions(arguments: dict[str, Any], *, trust_remote_code: bool) -> None:
+    """Ask for no more positions than the model has: Unsloth would stretch them, and the engine does not.
+
+    Rows may be longer: positions are counted within a conversation, and those are no longer than the engine takes.
+    """
+    from transformers import AutoConfig
+
+    origin = {key: arguments.get(key) for key in ("token", "revision")}
+    config = AutoConfig.from_pretrained(arguments["model_name"], trust_remote_code=trust_remote_code, **origin)
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if limit and arguments.get("max_seq_length"):
+        arguments["max_seq_length"] = min(int(arguments["max_seq_length"]), int(limit))
 
 
 def _as_list(target_modules: Any) -> Any:

@@ -191,7 +191,7 @@ class LoraTrainer:
             token_ids=tuple(token_ids),
             logprobs=tuple(loaded.model.score_sequence(token_ids).tolist()),
             base_logprobs=loaded.base_logprobs,
-            dtype=str(loaded.model.dtype).removeprefix("torch."),
+            dtype="quantized" if loaded.model.is_quantized else str(loaded.model.dtype).removeprefix("torch."),
         )
 
     def snapshot(self) -> TrainerSnapshot:

@@ -10,7 +10,7 @@ from art.errors import ConfigurationError, IncompatibleDependencyError
 from art.unsloth import state
 from art.unsloth.optimizer import log_ignored_arguments, make_optimizer
 from art.unsloth.patches import keep_attention_mask
-from art.unsloth.state import compute_dtype
+from art.unsloth.state import _keep_positions, compute_dtype
 from tests.support.lora_models import load_model
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -91,17 +91,28 @@ def test_optimizer_takes_its_arguments(caplog: pytest.LogCaptureFixture) -> None
     assert "paged_adamw_8bit needs a GPU" in caplog.text
 
 
-def test_patch_is_refused_where_the_flag_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asked_for", "expected"), [(32768, 1024), (512, 512)])
+def test_unsloth_is_asked_for_no_more_positions_than_the_model_has(
+    tiny_qwen3: Path, asked_for: int, expected: int
+) -> None:
+    arguments = {"model_name": str(tiny_qwen3), "max_seq_length": asked_for}  # the model has 1,024
+    _keep_positions(arguments, trust_remote_code=False)
+    assert arguments["max_seq_length"] == expected
+
+
+@pytest.mark.parametrize("flag", ["_unsloth_keep_padding_mask", "_unsloth_allow_packed_overlength"])
+def test_patch_is_refused_where_a_flag_is_gone(monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
     class Backbone:
         def forward(self) -> None: ...
 
     backbone = Backbone()
     keep_attention_mask(backbone)
     keep_attention_mask(backbone)
-    assert backbone._unsloth_keep_padding_mask is True  # type: ignore[attr-defined]
+    assert getattr(backbone, flag) is True
 
+    both = "_unsloth_keep_padding_mask _unsloth_allow_packed_overlength"
     module = SimpleNamespace(__name__="unsloth.models.llama")
     monkeypatch.setattr("art.unsloth.patches.inspect.getmodule", lambda function: module)
-    monkeypatch.setattr("art.unsloth.patches.inspect.getsource", lambda found: "def forward(): pass")
-    with pytest.raises(IncompatibleDependencyError, match="_unsloth_keep_padding_mask"):
+    monkeypatch.setattr("art.unsloth.patches.inspect.getsource", lambda found: both.replace(flag, ""))
+    with pytest.raises(IncompatibleDependencyError, match=flag):
         keep_attention_mask(backbone)

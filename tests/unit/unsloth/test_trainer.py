@@ -145,6 +145,8 @@ def test_probe_agrees_with_the_library(make_trainer: MakeTrainer) -> None:
         assert list(found) == pytest.approx(by_library.tolist(), abs=1e-5)
     assert probe.logprobs != probe.base_logprobs
     assert probe.dtype == "float32"
+    model_of(trainer).is_quantized = True
+    assert trainer.probe().dtype == "quantized"
 
 
 def test_saved_and_loaded_it_goes_on_as_if_it_had_never_stopped(
