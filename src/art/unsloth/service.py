@@ -19,7 +19,7 @@ from art import dev
 from art.checkpoints import checkpoint_dir, copy_checkpoint, newest_step, next_step, require_checkpoint
 from art.dev.settings import TrainSettings
 from art.dev.train import resolve_train_settings
-from art.errors import LocalServingUnavailableError
+from art.errors import InferenceError, LocalServingUnavailableError
 from art.inference.publish import Publication
 from art.inference.tasks import uninterrupted
 from art.types import TrainConfig
@@ -116,12 +116,18 @@ class UnslothService:
         parts = self._started
         step = next_step(Path(self.output_dir))
         yielded_at = time.monotonic()
-        async with parts.runtime.yielded_to_trainer():
-            self._is_sleeping = await parts.runtime.is_sleeping()
-            try:
-                outcome = await self._train_on_freed_memory(disk_packed_tensors, settings, step, verbose)
-            finally:
-                self._is_sleeping = False
+        slept = False
+        try:
+            async with parts.runtime.yielded_to_trainer():
+                self._is_sleeping = slept = await parts.runtime.is_sleeping()
+                try:
+                    outcome = await self._train_on_freed_memory(disk_packed_tensors, settings, step, verbose)
+                finally:
+                    self._is_sleeping = False
+        except BaseException:
+            if slept:  # no publication follows that would probe what the engine answers with after its sleep
+                await uninterrupted(self._confirm_woken())
+            raise
         turnaround_s = time.monotonic() - yielded_at - outcome.train_s - outcome.save_s
         publication = await self.register_lora_for_step(outcome.step, str(outcome.checkpoint_dir))
         return _with_timings(outcome, publication, turnaround_s)
@@ -239,6 +245,17 @@ class UnslothService:
             return await worker.train_step(packed, settings, step, verbose=verbose)
         finally:
             await uninterrupted(worker.offload())
+
+    async def _confirm_woken(self) -> None:
+        """Probe the served step; an engine that does not answer with its weights any more serves nobody."""
+        try:
+            await self._started.publisher.confirm_served()
+        except LocalServingUnavailableError as err:
+            await self._serving_failed(err)
+        except InferenceError as err:
+            await self._serving_failed(
+                LocalServingUnavailableError(f"after a failed step the engine does not answer as before: {err}")
+            )
 
     async def _serving_failed(self, error: LocalServingUnavailableError) -> None:
         self._failure = error
