@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pickle
 import signal
@@ -47,7 +48,8 @@ class _Host:
                 arguments = _read_arguments(frame) if isinstance(frame, Call) else None
                 loop.call_soon_threadsafe(self._handle, frame, arguments)
         except EOFError:
-            loop.call_soon_threadsafe(self._closing.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: this process is ending anyway
+                loop.call_soon_threadsafe(self._closing.set)
 
     def _handle(self, frame: Any, arguments: Any) -> None:
         if isinstance(frame, Call):

@@ -38,8 +38,8 @@ class Faults:
         """Have the trainer do something once at a place.
 
         Args:
-            at: "loss", where a row's loss has been computed, or "saving", where the adapter's weights are written and
-                the other files of the checkpoint are not.
+            at: "loss", where a row's loss has been computed; "saving", where the adapter's weights are written and the
+                other files of the checkpoint are not; or "loading", where the engine is about to be given the adapter.
             do: "wait" until `go_on`, "nan" for every row until `clear`, "disk_full:N" to let no file grow beyond N
                 bytes, or the name of an exception.
             after: How often the place is passed before.
@@ -81,10 +81,12 @@ def wait_for_order() -> None:
 def follow_orders(folder: Path) -> None:
     """Patch the trainer of this process, once."""
     from art.unsloth import train, trainer
+    from art.vllm import serving_registry
 
     if getattr(train.loss_fn, "follows_orders", False):
         return
     real_loss, real_save, real_save_all = train.loss_fn, trainer.save_adapter, trainer.LoraTrainer.save
+    real_load = serving_registry.load_adapter
     orders = _Orders(folder)
 
     def loss_fn(*args: Any, **kwargs: Any) -> Any:
@@ -102,6 +104,11 @@ def follow_orders(folder: Path) -> None:
         with orders.small_disk():
             real_save_all(*args, **kwargs)
 
+    async def load_adapter(*args: Any, **kwargs: Any) -> int:
+        orders.take("loading")
+        return await real_load(*args, **kwargs)
+
+    serving_registry.load_adapter = load_adapter
     loss_fn.follows_orders = True  # type: ignore[attr-defined]
     train.loss_fn = loss_fn
     trainer.save_adapter = save_adapter
@@ -172,5 +179,9 @@ def _make_error(name: str) -> BaseException:
         return torch.OutOfMemoryError("CUDA out of memory (ordered by a test)")
     if name == "ENOSPC":
         return OSError(errno.ENOSPC, "No space left on device (ordered by a test)")
+    if name == "AdapterRefusedError":
+        from art.vllm.serving_registry import AdapterRefusedError
+
+        return AdapterRefusedError("the engine refused (ordered by a test)")
     kinds: dict[str, type[Exception]] = {"MemoryError": MemoryError, "RuntimeError": RuntimeError}
     return kinds[name](f"{name} ordered by a test")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from art.errors import LocalServingUnavailableError
+
 
 @dataclass(frozen=True)
 class AdapterFiles:
@@ -93,6 +95,13 @@ class InferenceRuntime(Protocol):
 
         Raises:
             LocalServingUnavailableError: It does not; the error carries the diagnosis.
+        """
+
+    async def end_hung(self, error: LocalServingUnavailableError) -> None:
+        """End a server or engine that runs but does not answer, so that nobody waits for it.
+
+        Args:
+            error: What a health check raised.
         """
 
     async def close(self) -> None:

@@ -98,7 +98,7 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
 
     Args:
         request: What for.
-        on_failure: Awaited with the diagnosis when an engine in this process no longer serves.
+        on_failure: Awaited with the diagnosis when an engine in this process has died.
 
     Raises:
         ConfigurationError: A setting is wrong, the port is taken, or another process trains this model.
@@ -108,7 +108,7 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
     """
     model_dir = Path(request.output_dir)
     lock = DirectoryLock(model_dir)
-    lock.acquire()
+    await asyncio.to_thread(lock.acquire)
     worker: TrainerWorker | ChildWorker | None = None
     runtime: InferenceRuntime | None = None
     try:
@@ -136,7 +136,6 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
             runtime.live_adapters = lambda: sorted(registry.live.values(), key=lambda adapter: adapter.step)
             runtime.on_restarted = publisher.confirm_after_restart
             runtime.on_event = request.emit
-            on_failure = runtime.end_hung
         await publisher.publish(step, checkpoint_dir(model_dir, step))
     except BaseException:
         if runtime is not None:
@@ -145,7 +144,7 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
             await uninterrupted(worker.close())
         lock.release()
         raise
-    monitor = ServingMonitor(runtime, interval_s=settings.health_interval_s, on_failure=on_failure)
+    monitor = ServingMonitor(runtime, interval_s=settings.health_interval_s, on_failure=runtime.end_hung)
     kwargs = dict(config.get("chat_template_kwargs") or {})
     return ServiceParts(step, worker, runtime, registry, publisher, monitor, lock, kwargs)
 

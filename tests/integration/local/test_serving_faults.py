@@ -35,6 +35,7 @@ from tests.support.waiting import is_running, wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NOTICED_WITHIN_S = 5.0
+HANG_NOTICED_WITHIN_S = 40.0  # three checks of a second and five
 LONG_ANSWER_TOKENS = 900
 
 
@@ -44,7 +45,8 @@ def doomed(shared: SharedRun, tiny_base: Path) -> Iterator[Tiny]:
 
     Its port is fixed, so that clients made before the server died know the address of the next one too.
     """
-    model = make_model(tiny_base, project="other")
+    serving = {"health_interval_s": 1.0, "health_timeout_s": 5.0}
+    model = make_model(tiny_base, project="other", serving=serving)
     register(shared, model, free_port())
     yield model
     shared.loop.run(model.openai_client().close())
@@ -104,16 +106,18 @@ async def running_requests(client: httpx.AsyncClient, model: Tiny) -> int:
     return int(sum(float(value) for value in re.findall(r"^vllm:num_requests_running{.*} (\S+)", text, re.MULTILINE)))
 
 
-async def kill_while_sampling(model: Tiny, pid: int) -> tuple[list[LocalServingUnavailableError], float]:
-    """Kill a process while rollouts are under way; return what they end with, and after how long."""
+async def stop_while_sampling(
+    model: Tiny, pid: int, sig: signal.Signals
+) -> tuple[list[LocalServingUnavailableError], float]:
+    """Kill or suspend a process while rollouts are under way; return what they end with, and after how long."""
     rollouts = [asyncio.create_task(failure_of(answer_at_length(model))) for _ in range(4)]
     async with plain_client() as client:
         running = 0
         while running < len(rollouts):
             running = await running_requests(client, model)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, sig)
     killed = time.monotonic()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         failures = list(await asyncio.gather(*rollouts))
     return failures, time.monotonic() - killed
 
@@ -140,7 +144,7 @@ def test_killed_engine_is_noticed_and_registering_again_works(shared: SharedRun,
     served, service = doomed.get_inference_name(), service_pid(shared, doomed)
     engine = engine_pid(service)
 
-    failures, took_s = shared.loop.run(kill_while_sampling(doomed, engine))
+    failures, took_s = shared.loop.run(stop_while_sampling(doomed, engine, signal.SIGKILL))
 
     assert took_s < NOTICED_WITHIN_S
     log_path = str(shared.path / "other" / "models" / "tiny" / "logs" / "vllm.log")
@@ -167,7 +171,7 @@ def test_killed_service_is_noticed_and_registering_again_works(shared: SharedRun
     service = service_pid(shared, doomed)
     engine = engine_pid(service)
 
-    failures, took_s = shared.loop.run(kill_while_sampling(doomed, service))
+    failures, took_s = shared.loop.run(stop_while_sampling(doomed, service, signal.SIGKILL))
 
     assert took_s < NOTICED_WITHIN_S
     log_path = str(shared.path / "other" / "models" / "tiny" / "logs" / "vllm.log")
@@ -182,6 +186,21 @@ def test_killed_service_is_noticed_and_registering_again_works(shared: SharedRun
 
     assert "tiny@2" in shared.loop.run(listed_names(doomed))
     assert shared.loop.run(train_step(shared.backend, doomed)).step == 3
+
+
+def test_engine_that_hangs_is_ended_and_registering_again_works(shared: SharedRun, doomed: Tiny) -> None:
+    engine = engine_pid(service_pid(shared, doomed))
+
+    failures, took_s = shared.loop.run(stop_while_sampling(doomed, engine, signal.SIGSTOP))
+
+    assert took_s < HANG_NOTICED_WITHIN_S
+    for failure in failures:
+        assert "it had not answered and was ended" in str(failure)
+        assert failure.facts["pid"] == engine
+    wait_until(lambda: not is_running(engine))
+    expect_everything_refuses(shared, doomed)
+    register(shared, doomed)
+    assert shared.loop.run(fixed_logprobs(doomed))
 
 
 def test_engine_killed_while_a_step_is_trained_costs_no_step(shared: SharedRun, doomed: Tiny) -> None:

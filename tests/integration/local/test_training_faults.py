@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from art.checkpoints import checkpoints_dir, newest_step
-from art.errors import CheckpointError, NonFiniteLossError
+from art.errors import AdapterLoadError, CheckpointError, NonFiniteLossError
 from tests.integration.local.conftest import SharedRun
 from tests.support.local_run import LEARNING_RATE, fixed_logprobs, listed_names, sample, train_step
 
@@ -63,6 +63,26 @@ def test_training_after_a_failed_step_does_what_it_would_have_done_without_it(sh
     name = shared.model.get_inference_name()
     assert name == f"tiny@{after_failure.step}"
     assert name in shared.loop.run(listed_names(shared.model))
+
+
+def test_step_that_the_engine_refuses_is_kept_and_the_next_one_is_served(shared: SharedRun) -> None:
+    served, newest = shared.model.get_inference_name(), newest_step(shared.model_dir)
+    assert newest is not None
+    before = shared.loop.run(fixed_logprobs(shared.model))
+    shared.faults.order("loading", "AdapterRefusedError")
+
+    with pytest.raises(AdapterLoadError, match=r"the engine refused \(ordered by a test\)") as caught:
+        shared.loop.run(train_step(shared.backend, shared.model))
+
+    assert caught.value.step == newest + 1
+    assert newest_step(shared.model_dir) == newest + 1, "the step itself is saved"
+    assert shared.model.get_inference_name() == shared.model.inference_model_name == served
+    assert f"tiny@{newest + 1}" not in shared.loop.run(listed_names(shared.model))
+    assert shared.loop.run(fixed_logprobs(shared.model)) == pytest.approx(before, abs=1e-4)
+    result = shared.loop.run(train_step(shared.backend, shared.model))
+    assert result.step == newest + 2
+    assert shared.model.get_inference_name() == f"tiny@{newest + 2}"
+    assert result.metrics["sync/logprob_gap"] < 1e-4
 
 
 def test_cancelled_step_changes_nothing_and_the_next_one_works(shared: SharedRun) -> None:

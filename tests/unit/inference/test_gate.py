@@ -76,3 +76,15 @@ def test_waiters_whose_loop_is_gone_are_no_error() -> None:
     gate._waiters = waiters
     gate.open()
     assert gate.is_open
+
+
+def test_after_a_failure_requests_wait_for_the_next_server() -> None:
+    gate, outcomes = ServingGate(), []  # type: ServingGate, list[str]
+    gate.fail(LocalServingUnavailableError("given up"))
+    gate.renew("being started again")
+    thread = wait_in_thread(gate, outcomes)
+    wait_until(lambda: len(gate._waiters) == 1)
+    gate.open()
+    thread.join(10)
+    assert outcomes == ["open"]
+    assert gate.failure is None
