@@ -1,4 +1,4 @@
-"""One backend in shared mode, as scripts use it, for all tests of this folder that need no other."""
+"""One backend in shared mode, as scripts use it, for all tests of a module that need no other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
         yield faults
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # the tests of a module go on from each other's steps, never from another module's
 def shared(tiny_base: Path, faults: Faults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedRun]:
     loop = LoopThread()
     path = tmp_path_factory.mktemp("shared")
