@@ -147,6 +147,7 @@ def bind(host: str, port: int) -> socket.socket:
     """Bind a socket of our own; a port given by number survives that the socket is closed for a while."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
     except OSError:
