@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from art.checkpoints import checkpoints_dir, list_steps
 from art.errors import TrainerDiedError
 from art.local import LocalBackend
 from tests.integration.conftest import KV_CACHE_BYTES, TinyModel
+from tests.support.heartbeat import beat
 
 pytestmark = pytest.mark.integration
 
 LONGEST_PAUSE_S = 0.1
-HEARTBEAT_S = 0.005
 
 
 def make_model(tiny: TinyModel, name: str, **serving: Any) -> art.TrainableModel[Any, Any]:
@@ -58,13 +57,7 @@ async def heartbeat() -> AsyncIterator[list[float]]:
     """Measure how late a task on the caller's loop runs that only wants to run every few milliseconds."""
     pauses: list[float] = []
 
-    async def beat() -> None:
-        while True:
-            started = time.monotonic()
-            await asyncio.sleep(HEARTBEAT_S)
-            pauses.append(time.monotonic() - started - HEARTBEAT_S)
-
-    task = asyncio.create_task(beat())
+    task = asyncio.create_task(beat(pauses))
     try:
         yield pauses
     finally:

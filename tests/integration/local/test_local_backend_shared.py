@@ -7,10 +7,8 @@ import contextlib
 import copy
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import pytest
@@ -19,6 +17,7 @@ import art
 from art.checkpoints import list_steps
 from art.types import LocalTrainResult
 from tests.integration.local.conftest import SharedRun
+from tests.support.heartbeat import beat
 from tests.support.local_run import (
     ROW_TOKENS,
     Tiny,
@@ -94,7 +93,7 @@ def trained(shared: SharedRun) -> Observed:
         async with asyncio.TaskGroup() as watchers:
             tasks = [
                 watchers.create_task(watch_names(shared.model, observed)),
-                watchers.create_task(watch_loop(observed)),
+                watchers.create_task(beat(observed.pauses_s)),
                 watchers.create_task(sample_on_and_on(shared.model, observed)),
             ]
             await train(shared, observed)
@@ -155,20 +154,6 @@ def sampling_thread(model: Tiny, observed: Observed) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-async def watch_loop(observed: Observed) -> None:
-    own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-
-    def now() -> float:
-        """The time, less what this thread has spent ready to run while the machine ran others."""
-        return time.monotonic() - int(own.read_text().split()[1]) / 1e9
-
-    last = now()
-    while True:
-        await asyncio.sleep(0.005)
-        observed.pauses_s.append(now() - last)
-        last += observed.pauses_s[-1]
 
 
 async def sample_on_and_on(model: Tiny, observed: Observed) -> None:
