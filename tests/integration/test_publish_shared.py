@@ -303,4 +303,5 @@ def test_engine_leaves_the_host_process_as_it_was(serving: Serving) -> None:
         "TORCHDYNAMO_DISABLE",
     ):
         assert name not in os.environ
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # The second where the tests themselves run in the background of a shell.
+    assert signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN)

@@ -32,6 +32,11 @@ def wait_for_test() -> None:
     wait_until((Path(os.environ[FOLDER_VARIABLE]) / "go_on").exists, START_TIMEOUT_S)
 
 
+def _listen_to_interrupts() -> None:
+    """Undo that a shell has what it runs in the background ignore interrupts: a script would never see one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class ScriptRun:
     """A running script.
 
@@ -66,6 +71,7 @@ class ScriptRun:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a group of its own, as a shell gives to what runs in a terminal
+                preexec_fn=_listen_to_interrupts,
             )
         if not is_file:
             assert self.process.stdin is not None
