@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from art.errors import (
     AdapterLoadError,
     AdapterNotServedError,
@@ -22,10 +20,10 @@ from art.errors import (
     LocalServingUnavailableError,
     StaleAdapterError,
 )
-from art.inference.adapter_reload import error_message
 from art.inference.adapters import AdapterRegistry, check_adapter
 from art.inference.admin_client import AdminClient
 from art.inference.confirm import Reference, coarser_dtype, judge_probe
+from art.inference.publication_errors import about_step, translated
 from art.inference.runtime import AdapterFiles, InferenceRuntime
 from art.inference.tasks import uninterrupted
 from art.probe import AdapterProbe
@@ -38,7 +36,6 @@ CONFIRM_LIMIT_S = 120.0
 CLEAN_UP_LIMIT_S = 20.0  # how long a failed or cancelled publication may take to undo what it did
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 2.0
-_BUSY_STATUS = frozenset({502, 503, 504})
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class AdapterPublisher:
                 else:
                     gap = await self._replace(live, step, checkpoint_dir)
             except LocalServingUnavailableError as err:
-                raise _about(err, name, step, checkpoint_dir) from err
+                raise about_step(err, name, step, checkpoint_dir) from err
             await self._retire_unneeded()
             took_s = time.monotonic() - started
             logger.info("adapter served: step=%d name=%s took_s=%.3f logprob_gap=%s", step, name, took_s, gap)
@@ -242,7 +239,7 @@ class AdapterPublisher:
         return adapter
 
     async def _require_listed(self, adapter: AdapterFiles) -> None:
-        with _translated(adapter, self._client.base_url):
+        with translated(adapter, self._client.base_url):
             listed = await self._client.list_models()
         if adapter.name not in listed:
             served = sorted(self._registry.live)
@@ -260,7 +257,7 @@ class AdapterPublisher:
         if probe is None:
             logger.info("adapter not probed: name=%s (its checkpoint holds no probe)", adapter.name)
             return None
-        with _translated(adapter, self._client.base_url):
+        with translated(adapter, self._client.base_url):
             references = await self._references(adapter.step, probe)
             answered = tuple(await self._client.score(adapter.name, probe.token_ids, probe.positions))
         verdict = judge_probe(
@@ -323,39 +320,3 @@ class AdapterPublisher:
         except (AdapterLoadError, LocalServingUnavailableError) as err:
             logger.warning("old adapters not unloaded: cause=%s", err)
         return retired
-
-
-def _about(
-    error: LocalServingUnavailableError, name: str, step: int, checkpoint_dir: Path
-) -> LocalServingUnavailableError:
-    """Say which step was to be published, where the error speaks of the server alone."""
-    if "path" in error.facts:
-        return error
-    facts = {**error.facts, "adapter_name": name, "step": step, "path": str(checkpoint_dir)}
-    return LocalServingUnavailableError(f"{name} from {checkpoint_dir} could not be served: {error}", facts=facts)
-
-
-class _translated:
-    """Turn HTTP errors of a confirmation into ours, with what was being confirmed."""
-
-    def __init__(self, adapter: AdapterFiles, url: str) -> None:
-        self._adapter = adapter
-        self._url = url
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _BUSY_STATUS:
-            response = error.response
-            raise AdapterNotServedError(
-                f"{self._adapter.name} could not be confirmed at {self._url}: the server answered "
-                f"{response.status_code} "
-                f"({error_message(response)})",
-                step=self._adapter.step,
-            ) from error
-        if isinstance(error, httpx.HTTPError):
-            raise LocalServingUnavailableError(
-                f"{self._adapter.name} could not be confirmed at {self._url}: {type(error).__name__} {error}",
-                facts={"url": self._url, "adapter_name": self._adapter.name, "step": self._adapter.step},
-            ) from error
