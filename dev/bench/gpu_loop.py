@@ -97,6 +97,10 @@ async def play(args: argparse.Namespace, backend: LocalBackend, result: dict[str
 def internal_config(args: argparse.Namespace) -> art.dev.InternalModelConfig:
     """Return the model's configuration: the defaults but for what the command line says."""
     engine: dict[str, Any] = {} if args.max_model_len is None else {"max_model_len": args.max_model_len}
+    if args.kv_gib:
+        engine["kv_cache_memory_bytes"] = args.kv_gib << 30
+    if args.graph_sizes:
+        engine["cudagraph_capture_sizes"] = [int(size) for size in args.graph_sizes.split(",")]
     if args.memory is not None:
         engine["gpu_memory_utilization"] = args.memory
     init: dict[str, Any] = {} if args.four_bit else {"load_in_4bit": False}
@@ -113,6 +117,8 @@ def main() -> int:
     parser.add_argument("--four-bit", action="store_true", help="train on 4-bit weights, as is the default of art")
     parser.add_argument("--example", action="store_true", help="play yes-no-maybe, with a real model")
     parser.add_argument("--max-model-len", type=int, default=None)
+    parser.add_argument("--kv-gib", type=int, default=0, help="size of the engine's cache; 0: what --memory leaves")
+    parser.add_argument("--graph-sizes", default="", help="batch sizes to capture as CUDA graphs, such as 1,16,96")
     parser.add_argument("--memory", type=float, default=None, help="gpu_memory_utilization")
     parser.add_argument("--path", type=Path, default=Path("/tmp/art-gpu-loop"))
     parser.add_argument("--result", type=Path, default=RESULT)

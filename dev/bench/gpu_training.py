@@ -78,18 +78,22 @@ def pack(prompt: list[int], answers: list[list[int]], advantages: list[float], m
 class Ours:
     """This package's model and loss."""
 
-    def __init__(self, args: argparse.Namespace, loader: str) -> None:
+    def __init__(self, model: Any, build_s: float = 0.0, check_s: float = 0.0) -> None:
+        self.model, self.build_s, self.check_s = model, build_s, check_s
+
+    @classmethod
+    def load(cls, args: argparse.Namespace, loader: str) -> Ours:
+        """Load the model."""
         sections = {"init_args": {"load_in_4bit": args.four_bit}}
         config = get_model_config(str(args.model), "unused", sections, has_cuda=DEVICE == "cuda")  # type: ignore[arg-type]
         config["peft_args"]["r"] = args.rank
-        config["init_args"]["max_seq_length"] = 1 << 18
         began = time.perf_counter()
-        self.model = build_model(str(args.model), config, None, loader=loader)  # type: ignore[arg-type]
-        self.build_s, began = time.perf_counter() - began, time.perf_counter()
-        self.model.peft_model.train()
-        randomize(self.model.adapter_parameters())
-        check_model(self.model, list(range(5, 21)))
-        self.check_s = time.perf_counter() - began
+        model = build_model(str(args.model), config, None, loader=loader)  # type: ignore[arg-type]
+        build_s, began = time.perf_counter() - began, time.perf_counter()
+        model.peft_model.train()
+        randomize(model.adapter_parameters())
+        check_model(model, list(range(5, 21)))
+        return cls(model, build_s, time.perf_counter() - began)
 
     def step(self, rows: Rows) -> float:
         """Accumulate the gradient of the loss summed over rows; return the loss."""
@@ -204,9 +208,11 @@ def measure(step: Callable[[], float], parameters: dict[str, torch.nn.Parameter]
     return found
 
 
-def ours_ways(args: argparse.Namespace, group: Any, result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def ours_ways(
+    args: argparse.Namespace, group: Any, result: dict[str, Any], ours: Ours | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Time this package's ways."""
-    ours = Ours(args, "unsloth" if DEVICE == "cuda" else "transformers")
+    ours = ours or Ours.load(args, "unsloth" if DEVICE == "cuda" else "transformers")
     model = ours.model
     result |= {"build_s": ours.build_s, "check_s": ours.check_s}
     result["mask_form"] = model.mask_form
@@ -221,12 +227,14 @@ def ours_ways(args: argparse.Namespace, group: Any, result: dict[str, Any]) -> I
     result["row_tokens"] = rows_used
     parameters = model.adapter_parameters()
     yield "packed", measure(lambda: ours.step(packed), parameters, args.rounds)
+    yield "packed, again", measure(lambda: ours.step(packed), parameters, 1)
     if args.profile:
         result["profile"] = profile(lambda: ours.step(packed))
         gradient(parameters)
     yield "unpacked", measure(lambda: ours.step(single), parameters, args.rounds)
     per_token, model.activation_bytes_per_token = model.activation_bytes_per_token, 1e12
-    yield "packed, recomputing", measure(lambda: ours.step(packed), parameters, args.rounds)
+    if args.recomputing:
+        yield "packed, recomputing", measure(lambda: ours.step(packed), parameters, args.rounds)
     if args.dense:
         form, model.mask_form = model.mask_form, "dense"
         yield "packed, dense mask, recomputing", measure(lambda: ours.step(packed), parameters, args.rounds)
@@ -342,7 +350,7 @@ def matmul_rate() -> float:
 def longest_row(args: argparse.Namespace, group: Any, result: dict[str, Any]) -> None:
     """Find the longest packed row that trains, by doubling the number of answers."""
     prompt, answers, _ = group
-    ours = Ours(args, "unsloth")
+    ours = Ours.load(args, "unsloth")
     result["longest"] = []
     tokens = 32768
     while tokens <= args.longest:
@@ -380,8 +388,10 @@ def linear_parameters(folder: Path) -> float:
 WAYS = {"ours": ours_ways, "plain": plain_ways, "trl": trl_ways}
 
 
-def run_ways(args: argparse.Namespace, path: Path) -> None:
+def run_ways(args: argparse.Namespace, path: Path, **given: Any) -> None:
     """Measure the ways of one kind, and add them to the result; the first way of all gives the gradient to compare."""
+    if args.kind == "ours" and DEVICE == "cuda":
+        import unsloth  # noqa: F401 - before transformers, as where nobody measures
     from transformers import AutoConfig
 
     result = json.loads(path.read_text()) if path.exists() else {}
@@ -391,7 +401,7 @@ def run_ways(args: argparse.Namespace, path: Path) -> None:
     result["linear_parameters"] = weights = linear_parameters(args.model)
     group = make_group(args, AutoConfig.from_pretrained(args.model).vocab_size)
     reference_path = path.with_suffix(".gradient.pt")
-    for name, found in WAYS[args.kind](args, group, result):
+    for name, found in WAYS[args.kind](args, group, result, **given):
         if "gradient" in found:
             own = found.pop("gradient")
             if not reference_path.exists():
@@ -423,7 +433,8 @@ def summarize(path: Path) -> None:
         print(row)
 
 
-def main() -> int:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
     parser = argparse.ArgumentParser(description="Training one group on a GPU.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--answers", type=int, default=8)
@@ -433,12 +444,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--four-bit", action="store_true")
     parser.add_argument("--dense", action="store_true", help="also time the dense mask")
+    parser.add_argument("--recomputing", action="store_true", help="also time recomputed activations")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--kinds", default="ours,plain,trl", help="what to time, each in a process of its own")
     parser.add_argument("--kind", choices=WAYS, default=None, help="what to time in this process")
+    parser.add_argument("--summarize", action="store_true", help="with --kind: the other kinds are timed already")
     parser.add_argument("--longest", type=int, default=0, help="find the longest row, up to so many tokens")
     parser.add_argument("--result", type=Path, default=None)
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    args = make_parser().parse_args()
     path = args.result or RESULTS / f"gpu_training_{args.model.name}_{args.answers}x{args.answer}.json"
     if args.longest:
         result: dict[str, Any] = {"shape": vars(args) | {"model": args.model.name, "result": None}}
@@ -446,6 +463,8 @@ def main() -> int:
         write_result(path, result)
     elif args.kind:
         run_ways(args, path)
+        if args.summarize:
+            summarize(path)
     else:
         path.unlink(missing_ok=True)
         path.with_suffix(".gradient.pt").unlink(missing_ok=True)

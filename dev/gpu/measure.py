@@ -27,8 +27,23 @@ def describe_run() -> dict[str, Any]:
 
 
 def used_mib() -> int:
-    """Return the memory in use on all GPUs, in MiB, whoever uses it; 0 without a GPU."""
-    return sum(int(value) for value in _nvidia_smi("memory.used", units=False))
+    """Return the GPU memory, in MiB, of this process and its descendants; 0 without a GPU.
+
+    Where the driver tells no process's share, it is the memory in use by everybody.
+    """
+    import psutil
+
+    this = psutil.Process()
+    own = {this.pid, *(child.pid for child in this.children(recursive=True))}
+    shares: list[tuple[int, int]] = []
+    for line in _ask("--query-compute-apps=pid,used_memory", units=False):
+        pid, _, share = line.partition(", ")
+        if pid.isdigit() and share.isdigit():
+            shares.append((int(pid), int(share)))
+    total = sum(int(value) for value in _nvidia_smi("memory.used", units=False))
+    if not shares:
+        return total
+    return sum(share for pid, share in shares if pid in own)
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
@@ -38,8 +53,11 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
 
 
 def _nvidia_smi(query: str, *, units: bool = True) -> list[str]:
-    layout = "csv,noheader" + ("" if units else ",nounits")
-    command = ["nvidia-smi", f"--query-gpu={query}", f"--format={layout}"]
+    return _ask(f"--query-gpu={query}", units=units)
+
+
+def _ask(query: str, *, units: bool) -> list[str]:
+    command = ["nvidia-smi", query, "--format=csv,noheader" + ("" if units else ",nounits")]
     try:
         listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

@@ -25,6 +25,8 @@ BLOCK_TOKENS = 128  # what the kernels take by default
 # Shorter rows than a block take another kernel of FlexAttention, which has no backward pass.
 SHORTEST_ROW_TOKENS = BLOCK_TOKENS
 ATTENTION_NAME = "art_blocks"
+# The backward pass works on one key head and block of keys at a time: a few key heads leave most of a GPU idle.
+_REPEATS_KEY_HEADS = True
 _BLOCK_ROWS_AT_ONCE = 8  # of a row's mask while its blocks are counted: 32 MB for 32,768 tokens
 
 
@@ -66,12 +68,19 @@ def attend(
         mask: From `make_block_mask`.
         scale: Of the scores; None: one over the root of D.
     """
-    grouped = query.shape[1] != key.shape[1]
+    groups = query.shape[1] // key.shape[1]
+    if _REPEATS_KEY_HEADS and groups > 1 and query.is_cuda:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     # Inside a region that is being compiled, the kernel becomes a part of it.
     is_compiled_here = query.is_cuda and not torch.compiler.is_compiling()
     kernel: Any = _compiled_kernel() if is_compiled_here else flex_attention
     attended: torch.Tensor = kernel(
-        query, key.to(query.dtype), value.to(query.dtype), block_mask=mask, scale=scale, enable_gqa=grouped
+        query,
+        key.to(query.dtype),
+        value.to(query.dtype),
+        block_mask=mask,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
     return attended
 
