@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import art
-from art.checkpoints import list_steps
+from art.checkpoints import checkpoint_dir, list_steps
 from art.types import LocalTrainResult
 from tests.integration.local.conftest import SharedRun
 from tests.support.heartbeat import beat
@@ -68,6 +68,7 @@ class Observed:
     """What was seen while steps were trained.
 
     Attributes:
+        first: The step that was served before; three more were made.
         results: Of `backend.train`, in order.
         logprobs: Of a fixed prompt under each step's name, right after the step.
         unlisted: Names that were given out while the server did not list them.
@@ -76,6 +77,7 @@ class Observed:
         answers: How the rollouts ended that went on all the while.
     """
 
+    first: int
     results: list[LocalTrainResult] = field(default_factory=list)
     logprobs: dict[str, list[float]] = field(default_factory=dict)
     unlisted: list[str] = field(default_factory=list)
@@ -87,7 +89,7 @@ class Observed:
 @pytest.fixture(scope="module")
 def trained(shared: SharedRun) -> Observed:
     """Train two steps, one through the deprecated call, and one without anything to learn, under observation."""
-    observed = Observed()
+    observed = Observed(shared.step)
 
     async def scenario() -> None:
         async with asyncio.TaskGroup() as watchers:
@@ -162,12 +164,13 @@ async def sample_on_and_on(model: Tiny, observed: Observed) -> None:
         observed.answers += [str(answer.messages_and_choices[-1].finish_reason) for answer in answers]  # type: ignore[union-attr]
 
 
+def names_of(trained: Observed) -> list[str]:
+    """Return the names of the step before and of the three that were made."""
+    return [f"tiny@{trained.first + number}" for number in range(4)]
+
+
 def test_registering_serves_step_0(shared: SharedRun) -> None:
-    model = shared.model
-    assert model.inference_model_name == model.get_inference_name() == "tiny@0"
-    assert "tiny@0" in shared.loop.run(listed_names(model))
-    assert shared.loop.run(model.get_step()) == 0
-    assert list_steps(shared.model_dir) == [0]
+    assert shared.served_at_first == {"tiny@0", shared.model.base_model}
     stored = json.loads((shared.model_dir / "model.json").read_text())
     assert (stored["name"], stored["project"]) == ("tiny", "project")
     assert "inference_api_key" not in stored
@@ -183,14 +186,14 @@ def test_registering_again_gives_the_same_server(shared: SharedRun) -> None:
     shared.loop.run(register())
     for model in (again, copied, deep):
         assert model.inference_base_url == shared.model.inference_base_url
-        assert model.get_inference_name() == "tiny@0"
+        assert model.get_inference_name() == shared.model.get_inference_name()
         assert shared.loop.run(fixed_logprobs(model, tokens=1))
         shared.loop.run(model.openai_client().close())
 
 
 def test_each_step_is_served_under_its_own_name_with_its_own_weights(shared: SharedRun, trained: Observed) -> None:
-    assert [result.step for result in trained.results] == [1, 3]
-    assert list(trained.logprobs) == ["tiny@0", "tiny@1", "tiny@2", "tiny@3"]
+    assert [result.step for result in trained.results] == [trained.first + 1, trained.first + 3]
+    assert list(trained.logprobs) == names_of(trained)
     assert set(trained.logprobs) <= shared.loop.run(listed_names(shared.model))
     values = list(trained.logprobs.values())
     assert values[1] != pytest.approx(values[0], abs=1e-3)
@@ -203,7 +206,7 @@ def test_each_step_is_served_under_its_own_name_with_its_own_weights(shared: Sha
 
 def test_no_name_is_given_out_before_the_server_lists_it(trained: Observed) -> None:
     assert trained.unlisted == []
-    assert trained.names == ["tiny@0", "tiny@1", "tiny@2", "tiny@3"]
+    assert trained.names == names_of(trained)
 
 
 def test_rollouts_go_on_around_every_step(trained: Observed) -> None:
@@ -220,7 +223,7 @@ def test_metrics_of_a_step(trained: Observed) -> None:
     metrics = trained.results[0].metrics
     assert set(metrics) == TRAIN_STEP_KEYS
     assert metrics["data/step_num_gradient_steps"] == metrics["data/step_num_packed_rows"] > 2
-    assert metrics["sync/served_step"] == 1
+    assert metrics["sync/served_step"] == trained.first + 1
 
 
 def test_metrics_of_a_step_without_anything_to_learn(trained: Observed) -> None:
@@ -228,22 +231,20 @@ def test_metrics_of_a_step_without_anything_to_learn(trained: Observed) -> None:
     assert metrics["data/step_num_groups_submitted"] == 2
     for key in ("num_groups_trainable", "trainer_tokens", "num_gradient_steps"):
         assert metrics[f"data/step_{key}"] == 0
-    assert metrics["sync/served_step"] == 3
+    assert metrics["sync/served_step"] == trained.first + 3
 
 
 def test_files_of_a_run(shared: SharedRun, trained: Observed) -> None:
-    assert trained.results[0].checkpoint_path == str(shared.model_dir / "checkpoints" / "0001")
-    for name in ("0000", "0001", "0002", "0003"):
-        files = {path.name for path in (shared.model_dir / "checkpoints" / name).iterdir()}
+    steps = [trained.first + number for number in range(4)]
+    assert trained.results[0].checkpoint_path == str(checkpoint_dir(shared.model_dir, steps[1]))
+    for step in steps:
+        files = {path.name for path in checkpoint_dir(shared.model_dir, step).iterdir()}
         assert {"adapter_config.json", "adapter_model.safetensors", "probe.json", "tokenizer.json"} <= files
-        assert "trainer_state.pt" not in files or name in ("0002", "0003"), "it is large: the last trained step only"
+        assert "trainer_state.pt" not in files or step in steps[2:], "it is large: the last trained step only"
     rows = [json.loads(line) for line in (shared.model_dir / "history.jsonl").read_text().splitlines()]
-    assert [row["training_step"] for row in rows if "loss/train" in row] == [1, 2]
-    assert {path.name for path in (shared.model_dir / "trajectories" / "train").iterdir()} == {
-        "0001.parquet",
-        "0002.parquet",
-        "0003.parquet",
-    }
+    assert [row["training_step"] for row in rows if "loss/train" in row][-2:] == steps[1:3]
+    written = {path.name for path in (shared.model_dir / "trajectories" / "train").iterdir()}
+    assert {f"{step:04d}.parquet" for step in steps[1:]} <= written
 
 
 def test_copies_of_a_model_follow_its_steps(shared: SharedRun, trained: Observed) -> None:
@@ -255,17 +256,17 @@ def test_copies_of_a_model_follow_its_steps(shared: SharedRun, trained: Observed
 
 def test_leased_step_stays_after_its_checkpoint_is_deleted(shared: SharedRun, trained: Observed) -> None:
     async def scenario() -> tuple[str, list[float], set[str]]:
-        async with shared.backend.adapter_lease(shared.model, 1) as name:
+        async with shared.backend.adapter_lease(shared.model, trained.first + 1) as name:
             assert shared.model.get_inference_name() == name
             await shared.model.delete_checkpoints()
             return name, await fixed_logprobs(shared.model), await listed_names(shared.model)
 
     newest = max(list_steps(shared.model_dir))
     name, logprobs, listed = shared.loop.run(scenario())
-    assert name == "tiny@1"
-    assert logprobs == pytest.approx(trained.logprobs["tiny@1"], abs=1e-4)
-    assert {name for name in listed if name.startswith("tiny@")} == {"tiny@1", f"tiny@{newest}"}
-    assert list_steps(shared.model_dir) == [1, newest]
+    assert name == f"tiny@{trained.first + 1}"
+    assert logprobs == pytest.approx(trained.logprobs[name], abs=1e-4)
+    assert listed == {name, f"tiny@{newest}", shared.model.base_model}
+    assert list_steps(shared.model_dir) == [trained.first + 1, newest]
     assert shared.model.get_inference_name() == f"tiny@{newest}"
 
 
