@@ -251,7 +251,7 @@ async def play(args: argparse.Namespace, backend: LocalBackend, result: dict[str
         path = args.result.with_name(f"gpu_training_{args.model.name}_{shape}.json")
         path.unlink(missing_ok=True)
         given = ["--model", str(args.model), "--answers", answers, "--answer", answer, "--kind", "ours"]
-        options = gpu_training.make_parser().parse_args([*given, "--profile", "--rounds", "3"])
+        options = gpu_training.make_parser().parse_args([*given, "--rounds", "3"])
         await hosted.actor.measure_training(options, path)
     newest = backend._model_dir(model) / "checkpoints" / f"{await model.get_step():04d}"
     wide = await asyncio.to_thread(write_flat_adapter, newest, args.path / "wide", 64)

@@ -68,9 +68,10 @@ def test_a_step_is_trained_while_answers_go_on(run: GpuRun) -> None:
 def test_a_killed_server_frees_its_memory_and_another_takes_its_place(run: GpuRun, victim: str) -> None:
     before, used, name = run.scores(), run.used_mib(), run.model.get_inference_name()
     old = server()
-    engine = old.children(recursive=True)
+    engine = [child for child in old.children(recursive=True) if "EngineCore" in _command(child) + child.name()]
     assert engine
     os.kill(old.pid if victim == "server" else engine[0].pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(old.pid), 30)
     answer, reason = run.loop.run(run.greedy(PROMPT, 16), RESTART_TIMEOUT_S)
     assert (len(answer), reason) == (16, "length")
     assert server().pid != old.pid

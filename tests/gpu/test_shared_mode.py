@@ -47,7 +47,7 @@ def test_every_step_is_served_and_the_memory_after_every_wake_is_the_same(run: G
         assert result.step == step
         assert run.model.get_inference_name() == f"shared@{step}"
         assert result.metrics["sync/served_step"] == step
-        assert 0 < result.metrics["sync/logprob_gap"] < LARGEST_GAP_NATS
+        assert 0 <= result.metrics["sync/logprob_gap"] < LARGEST_GAP_NATS
     assert max(used) - min(used) <= MEMORY_SPREAD * max(used), used
     for earlier, later in itertools.pairwise(scores):
         assert largest_difference(earlier, later) > ADAPTER_NOISE_NATS, "a step changed nothing"
