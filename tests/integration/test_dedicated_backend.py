@@ -81,17 +81,17 @@ async def test_rollouts_go_on_while_steps_train_and_a_killed_trainer_loses_nothi
         client = await stack.enter_async_context(model.openai_client())
         model_dir = tmp_path / "dedicated" / "models" / "both"
 
-        # A step trains while rollouts are answered; the caller's loop is never held up.
+        # Rollouts are answered in the middle of a step, here one whose trainer is held; the caller's loop never is.
         await backend.train(model, await gather(model, client), learning_rate=1e-3)  # loads what is loaded once
         groups = await gather(model, client)
-        answered_during = 0
         async with heartbeat() as pauses:
+            os.kill(trainer_pid(backend), signal.SIGSTOP)
             training = asyncio.create_task(backend.train(model, groups, learning_rate=1e-3))
-            while not training.done():
-                await rollout(client, model.get_inference_name(), 0)
-                answered_during += not training.done()
+            answers = [await rollout(client, model.get_inference_name(), number) for number in range(3)]
+            assert not training.done()
+            os.kill(trainer_pid(backend), signal.SIGCONT)
             result = await training
-        assert answered_during >= 1
+        assert all(answer.messages() for answer in answers)
         assert max(pauses) < LONGEST_PAUSE_S
         assert (result.step, model.get_inference_name()) == (2, "both@2")
         assert result.metrics["sync/logprob_gap"] < 1e-4

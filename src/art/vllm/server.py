@@ -22,6 +22,7 @@ from art.errors import ConfigurationError, IncompatibleDependencyError, ServerSt
 from art.vllm.admin_routes import AdminRoutes
 from art.vllm.compat import SUPPORTED, VllmApi, check_serving_models
 from art.vllm.middleware import Application, RolloutMiddleware
+from art.vllm.root_logging import root_logging_kept
 
 _openai_serving_models: Any = None
 
@@ -83,9 +84,10 @@ class OpenAIServer:
         """
         global _openai_serving_models
         tasks = await engine.get_supported_tasks()
-        app = api.build_app(args, tasks, engine.model_config)
         in_flight: Counter[str] = Counter()
-        await api.init_app_state(engine, app.state, args, tasks)
+        with root_logging_kept():
+            app = api.build_app(args, tasks, engine.model_config)
+            await api.init_app_state(engine, app.state, args, tasks)
         serving_models = getattr(app.state, "openai_serving_models", None)
         if serving_models is None:
             raise IncompatibleDependencyError(
