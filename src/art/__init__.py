@@ -155,9 +155,13 @@ def _read_dotenv() -> None:
     load_dotenv(os.path.join(working_dir, ".env"))
 
 
+def _silence_serializer_warnings() -> None:
+    warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning, module="pydantic")
+
+
 sys.modules[__name__].__class__ = _Package
 if not _is_installed("torch"):
     __all__.remove("LocalBackend")
 _read_dotenv()
 if os.environ.get("SUPPRESS_LITELLM_SERIALIZATION_WARNINGS", "1") == "1":
-    warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning, module="pydantic")
+    _silence_serializer_warnings()

@@ -102,3 +102,16 @@ def test_serializer_warnings_of_litellm_are_silenced_unless_wanted(
     )
 
     assert run_fresh(script, cwd=tmp_path, env=env) == warnings_seen
+
+
+def test_serializer_warnings_can_be_silenced_by_a_call(tmp_path: Path) -> None:
+    env = {"SUPPRESS_LITELLM_SERIALIZATION_WARNINGS": "0", "PYTHONWARNINGS": "default"}
+    script = SERIALIZER_WARNING.replace(
+        "import json, warnings, art",
+        """import json, warnings
+warnings.resetwarnings()
+from art.utils.suppress_litellm_serialization_warnings import suppress_litellm_serialization_warnings
+suppress_litellm_serialization_warnings()""",
+    )
+
+    assert run_fresh(script, cwd=tmp_path, env=env) == 0

@@ -80,6 +80,11 @@ def get_model_config(
     return cast(InternalModelConfig, {**completed, "tinker_args": None, **rest})
 
 
+def default_target_modules(base_model: str) -> list[str]:
+    """Return the modules that an adapter on this base model gets by default: all projections of a layer."""
+    return list(PEFT_DEFAULTS["target_modules"])
+
+
 def _defaults(base_model: str, output_dir: str, dedicated: bool) -> dict[str, dict[str, Any]]:
     return {
         "init_args": {
@@ -94,7 +99,7 @@ def _defaults(base_model: str, output_dir: str, dedicated: bool) -> dict[str, di
         },
         "peft_args": {
             **PEFT_DEFAULTS,
-            "target_modules": list(PEFT_DEFAULTS["target_modules"]),
+            "target_modules": default_target_modules(base_model),
         },
         "trainer_args": {**TRAINER_DEFAULTS, "output_dir": output_dir},
     }
