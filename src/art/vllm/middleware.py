@@ -3,7 +3,8 @@
 It counts requests in flight by model name, so that an adapter's files stay as long as it is used, and asks for the
 sampled tokens' logprobs, which training needs and scripts need not ask for. On a CPU it keeps away from the engine what
 would end it (vLLM 0.20.2): a request's own `seed` when its prompt is read in parts ("CPU Generator does not use
-offset"), and `prompt_logprobs` for an adapter when another request is in the batch.
+offset"), and `prompt_logprobs` for an adapter when another request is in the batch. A model's plain name, which many
+scripts ask for, stands for its newest step.
 """
 
 from __future__ import annotations
@@ -32,12 +33,21 @@ class RolloutMiddleware:
         app: The application behind it.
         in_flight: Updated in place: model name → requests being answered.
         on_cpu: Whether the engine runs on a CPU.
+        resolve_name: Gives the served name that a request's `model` stands for.
     """
 
-    def __init__(self, app: Application, in_flight: Counter[str], *, on_cpu: bool) -> None:
+    def __init__(
+        self,
+        app: Application,
+        in_flight: Counter[str],
+        *,
+        on_cpu: bool,
+        resolve_name: Callable[[str], str] = str,
+    ) -> None:
         self._app = app
         self._in_flight = in_flight
         self._on_cpu = on_cpu
+        self._resolve_name = resolve_name
         self._told_of_seed = False
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -55,8 +65,10 @@ class RolloutMiddleware:
             if refusal is not None:
                 await _refuse(send, refusal)
                 return
-            body = json.dumps(fields).encode()
             model_name = str(fields.get("model") or "")
+            if model_name:
+                model_name = fields["model"] = self._resolve_name(model_name)
+            body = json.dumps(fields).encode()
         self._in_flight[model_name] += 1
         try:
             await self._app(_with_length(scope, len(body)), _replay(body, receive), send)

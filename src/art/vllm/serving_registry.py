@@ -52,3 +52,12 @@ async def load_adapter(
 def unload_adapter(serving_models: Any, *, name: str) -> bool:
     """Make the HTTP layer forget a name; requests that have begun go on. Returns whether it was known."""
     return serving_models.lora_requests.pop(name, None) is not None
+
+
+def newest_name(serving_models: Any, name: str) -> str:
+    """Return `name@step` of the newest step that is served of a model asked for by its plain name, else the name."""
+    if name in serving_models.lora_requests:
+        return name
+    steps = (served.rpartition("@") for served in serving_models.lora_requests)
+    newest = max((int(step) for model, _, step in steps if model == name and step.isdecimal()), default=None)
+    return name if newest is None else f"{name}@{newest}"

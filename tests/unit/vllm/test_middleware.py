@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from art.vllm.middleware import RolloutMiddleware
+from art.vllm.serving_registry import newest_name
 
 
-async def send_through(path: str, body: bytes, *, on_cpu: bool = False) -> tuple[Any, int, Counter[str], Counter[str]]:
+async def send_through(
+    path: str, body: bytes, *, on_cpu: bool = False, served: Sequence[str] = ()
+) -> tuple[Any, int, Counter[str], Counter[str]]:
     """Send one request; return what the application got, the status, and the counts while and after it ran."""
     in_flight: Counter[str] = Counter()
     seen: list[Any] = []
@@ -40,7 +45,8 @@ async def send_through(path: str, body: bytes, *, on_cpu: bool = False) -> tuple
         "path": path,
         "headers": [(b"Content-Length", str(len(body)).encode()), (b"x-other", b"1")],
     }
-    await RolloutMiddleware(app, in_flight, on_cpu=on_cpu)(scope, receive, send)
+    resolve_name = partial(newest_name, SimpleNamespace(lora_requests=dict.fromkeys(served)))
+    await RolloutMiddleware(app, in_flight, on_cpu=on_cpu, resolve_name=resolve_name)(scope, receive, send)
     return (seen[0] if seen else None), statuses[0], while_running, in_flight
 
 
@@ -81,3 +87,16 @@ async def test_cpu_engine_is_kept_from_what_ends_it(caplog: pytest.LogCaptureFix
             "/v1/completions", json.dumps({"model": "m", "prompt": "a", **harmful}).encode(), on_cpu=True
         )
         assert (got, status) == (None, 400)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("asked_for", "answers"),
+    [("m", "m@10"), ("m@2", "m@2"), ("base", "base"), ("m@3", "m@3"), ("other", "other@1"), ("m@x", "m@x")],
+)
+async def test_plain_name_stands_for_the_newest_step_and_any_other_for_itself(asked_for: str, answers: str) -> None:
+    body = json.dumps({"model": asked_for, "prompt": "a"}).encode()
+    got, _, while_running, after = await send_through("/v1/completions", body, served=["m@2", "m@10", "other@1"])
+    assert got["model"] == answers
+    assert while_running == Counter({answers: 1})
+    assert not after
