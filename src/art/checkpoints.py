@@ -1,7 +1,8 @@
 """Checkpoint folders: stage, check, publish by rename, list, delete. Paths and files only; no torch.
 
 A folder under `checkpoints/` whose name is all digits is complete: it was written under a hidden name, checked, flushed
-to disk and renamed. Folders that other programs left half-written are recognised and passed over.
+to disk and renamed. What is in it is recorded in its manifest (`art.checkpoint_manifest`), which every listing compares
+by size. Folders that other programs wrote have none; half-written ones are recognised and passed over.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from art.checkpoint_manifest import (
+    MANIFEST_FILE,
+    OPTIONAL_FILES,
+    Manifest,
+    Origin,
+    ParentCheckpoint,
+    differing_files,
+    read_manifest,
+    record_folder,
+)
 from art.errors import CheckpointError, CheckpointIncompleteError, CheckpointNotFoundError
 
 logger = logging.getLogger(__name__)
@@ -82,13 +93,17 @@ def require_checkpoint(model_dir: Path, step: int) -> Path:
     return path
 
 
-def verify_checkpoint(path: Path) -> None:
-    """Check that a checkpoint folder can be loaded: its files are there and whole.
+def verify_checkpoint(path: Path, *, digests: bool = False) -> None:
+    """Check that a checkpoint folder can be loaded: its files are there, whole, and what its manifest says, if any.
+
+    Args:
+        path: The folder.
+        digests: Read every file and compare its digest, too, not only its size.
 
     Raises:
-        CheckpointIncompleteError: Files are absent, empty, or cut short.
+        CheckpointIncompleteError: Files are absent, empty, cut short, or not those that were saved.
     """
-    missing = _missing_files(path)
+    missing = _missing_files(path, digests=digests)
     if missing:
         raise CheckpointIncompleteError(
             f"checkpoint {path} is incomplete: {', '.join(missing)} absent or broken; use another step or save "
@@ -99,28 +114,40 @@ def verify_checkpoint(path: Path) -> None:
 
 
 @contextmanager
-def stage_checkpoint(model_dir: Path, step: int) -> Iterator[Path]:
+def stage_checkpoint(
+    model_dir: Path, step: int, origin: Origin | None = None, *, replace: bool = False
+) -> Iterator[Path]:
     """Write a checkpoint so that readers see all of it or nothing.
 
+    Args:
+        model_dir: The model's folder.
+        step: The step to write.
+        origin: What the manifest shall say of where it comes from. None keeps a manifest that was copied along.
+        replace: Take the place of a checkpoint of that step; otherwise there must be none.
+
     Yields:
-        An empty staging folder. On a clean exit it is checked, flushed to disk and renamed to `checkpoints/{step:04d}`;
-        on an exception it is removed and the exception goes on.
+        An empty staging folder. On a clean exit it is checked, against a manifest that was copied along, too; then it
+        gets its own manifest, is flushed to disk and renamed to `checkpoints/{step:04d}`. On an exception it is removed
+        and the exception goes on.
 
     Raises:
         CheckpointError: The step exists already, or the file system refused (full, read-only).
         CheckpointIncompleteError: What was written is not a loadable checkpoint.
     """
     target = checkpoint_dir(model_dir, step)
-    if target.exists():
+    if target.exists() and not replace:
         raise CheckpointError(f"checkpoint {target} exists already; a step is never written twice")
     staging = target.parent / f"{_STAGING_PREFIX}{step:04d}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         staging.mkdir(parents=True)
         yield staging
-        verify_checkpoint(staging)
+        _seal(staging, step, origin)
         flush_tree(staging)
+        replaced = _set_aside(target) if replace and target.exists() else None
         staging.rename(target)
         flush_directory(target.parent)
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)
     except OSError as err:
         shutil.rmtree(staging, ignore_errors=True)
         raise CheckpointError(f"checkpoint of step {step} not written to {target}: {err}") from err
@@ -143,14 +170,17 @@ def remove_abandoned_staging(model_dir: Path) -> list[Path]:
 
 
 def copy_checkpoint(source: Path, model_dir: Path, step: int) -> Path:
-    """Publish a copy of a checkpoint folder as another step, sharing file contents where the file system can.
+    """Publish a copy of the model's own checkpoint as another step, sharing file contents where that is possible.
 
     Raises:
         CheckpointIncompleteError: The source is not loadable.
         CheckpointError: The step exists already, or the file system refused.
     """
     verify_checkpoint(source)
-    with stage_checkpoint(model_dir, step) as staging:
+    manifest = read_manifest(source)
+    parent = ParentCheckpoint(int(source.name)) if source.name.isdecimal() else None
+    origin = Origin("copy", None if manifest is None else manifest.origin.base_model, parent)
+    with stage_checkpoint(model_dir, step, origin) as staging:
         link_tree(source, staging)
     return checkpoint_dir(model_dir, step)
 
@@ -175,9 +205,7 @@ def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
     for step, path in _numbered_folders(model_dir):
         if step in keep:
             continue
-        doomed = path.parent / f"{_STAGING_PREFIX}delete-{step:04d}-{os.getpid()}-{secrets.token_hex(4)}"
-        path.rename(doomed)  # at once, so that a kill in the middle leaves no half checkpoint behind
-        shutil.rmtree(doomed, ignore_errors=True)
+        shutil.rmtree(_set_aside(path), ignore_errors=True)
         deleted.append(step)
     return sorted(deleted)
 
@@ -221,7 +249,34 @@ def _numbered_folders(model_dir: Path) -> list[tuple[int, Path]]:
     return [(int(path.name), path) for path in root.iterdir() if path.name.isdecimal() and path.is_dir()]
 
 
-def _missing_files(path: Path) -> list[str]:
+def _set_aside(path: Path) -> Path:
+    """Take a checkpoint off the list at once, so that a kill while it is removed leaves no half of it behind."""
+    doomed = path.parent / f"{_STAGING_PREFIX}delete-{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
+    return path.rename(doomed)
+
+
+def _seal(staging: Path, step: int, origin: Origin | None) -> None:
+    missing = _missing_files(staging)
+    if not missing:
+        recorded = record_folder(staging, step, origin or Origin())
+        carried = read_manifest(staging)
+        missing = [] if carried is None else _differences(carried, recorded)
+    if missing:
+        raise CheckpointIncompleteError(
+            f"checkpoint of step {step} not written: {', '.join(missing)} absent, broken, or not what the manifest "
+            f"that came along says",
+            path=str(staging),
+            missing=missing,
+        )
+    if carried is None or origin is not None:
+        recorded.write(staging)
+
+
+def _differences(wanted: Manifest, found: Manifest) -> list[str]:
+    return [name for name, record in wanted.files.items() if name in found.files and found.files[name] != record]
+
+
+def _missing_files(path: Path, *, digests: bool = False) -> list[str]:
     missing = []
     try:
         json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
@@ -229,7 +284,14 @@ def _missing_files(path: Path) -> list[str]:
         missing.append(ADAPTER_CONFIG_FILE)
     if not _is_whole_safetensors(path / ADAPTER_WEIGHTS_FILE):
         missing.append(ADAPTER_WEIGHTS_FILE)
-    return missing
+    try:
+        manifest = read_manifest(path)
+    except ValueError:
+        return [*missing, MANIFEST_FILE]
+    differing = set() if manifest is None else set(differing_files(path, manifest, digests=digests))
+    if not digests:
+        differing -= OPTIONAL_FILES  # the adapter can be used all the same
+    return [*missing, *sorted(differing - {*missing})]
 
 
 def _is_whole_safetensors(path: Path) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from art.checkpoint_manifest import TRAINER_STATE_FILE
 from art.checkpoints import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, is_process_alive, link_tree, verify_checkpoint
 from art.errors import AdapterLoadError, CheckpointError
 from art.inference.runtime import AdapterFiles
@@ -19,7 +20,7 @@ from art.inference.runtime import AdapterFiles
 logger = logging.getLogger(__name__)
 
 SERVING_FOLDER = "serving"
-_UNSERVED_FILES = {"trainer_state.pt"}  # large, and of no use to the engine
+_UNSERVED_FILES = {TRAINER_STATE_FILE}  # large, and of no use to the engine
 
 
 class AdapterRegistry:

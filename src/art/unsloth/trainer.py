@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -30,10 +29,16 @@ from art.unsloth.save_adapter import save_adapter
 from art.unsloth.self_check import check_model
 from art.unsloth.state import build_model
 from art.unsloth.train import RowTrainer
+from art.unsloth.training_state import (
+    RandomStates,
+    TrainingMode,
+    forget_training_state,
+    load_training_state,
+    save_training_state,
+    to_cpu,
+)
 
 logger = logging.getLogger(__name__)
-
-STATE_FILE = "trainer_state.pt"
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ class TrainerSnapshot:
 
     adapter: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
-    cpu_rng: torch.Tensor
-    cuda_rng: tuple[torch.Tensor, ...]
+    mode: TrainingMode | None
+    random_states: RandomStates
 
 
 @dataclass
@@ -70,12 +75,14 @@ class LoraTrainer:
         self._starts_from_adapter = (Path(start) / ADAPTER_CONFIG_FILE).is_file()
         self._base_model = base_model if self._starts_from_adapter else start
         self._loaded: _Loaded | None = None
+        self._mode: TrainingMode | None = None
 
     def load(self) -> None:
         """Load the model with the newest checkpoint's adapter, or a fresh one, and make the optimizer.
 
-        A fresh adapter changes nothing yet, and is the same every time for one `random_state`. The optimizer goes on
-        where the newest checkpoint left it, if that holds its state. Repeated calls do nothing.
+        A fresh adapter changes nothing yet, and is the same every time for one `random_state`. The optimizer and
+        torch's random generators go on where the newest checkpoint left them, if that holds their state. Repeated calls
+        do nothing.
 
         Raises:
             ConfigurationError: A setting does not fit the model.
@@ -91,11 +98,11 @@ class LoraTrainer:
         log_ignored_arguments(dict(self._config["trainer_args"]))
         parameters = model.adapter_parameters()
         optimizer = make_optimizer(parameters.values(), dict(self._config["trainer_args"]), model.device)
-        if adapter_dir is not None and (adapter_dir / STATE_FILE).is_file():
-            _restore_optimizer(optimizer, list(parameters), adapter_dir / STATE_FILE)
         with model.peft_model.disable_adapter():
             base_logprobs = tuple(model.score_sequence(self._probe_tokens()).tolist())
         offloader = Offloader(model.peft_model, optimizer, model.device)
+        if adapter_dir is not None:
+            self._mode = load_training_state(adapter_dir, optimizer=optimizer, parameter_names=list(parameters))
         self._loaded = _Loaded(model, optimizer, offloader, base_logprobs)
         logger.info(
             "trainer loaded: base_model=%s adapter=%s device=%s dtype=%s",
@@ -153,6 +160,7 @@ class LoraTrainer:
         )
         before = self.snapshot()
         try:
+            self.enter_mode("rl")
             yield from rows.train(packed, verbose=verbose)
         except BaseException as err:
             # The frames hold activations, for which there may be no room beside the copies that come back.
@@ -173,15 +181,22 @@ class LoraTrainer:
         save_adapter(loaded.model.peft_model, self.tokenizer, path)
         self.probe().write(path)
         if include_optimizer:
-            state = {
-                "parameter_names": list(loaded.model.adapter_parameters()),
-                "optimizer_class": type(loaded.optimizer).__name__,
-                "optimizer": _to_cpu(loaded.optimizer.state_dict()),
-            }
-            try:
-                torch.save(state, path / STATE_FILE)
-            except RuntimeError as err:  # a full disk, for one
-                raise OSError(f"{path / STATE_FILE} cannot be written: {err}") from err
+            save_training_state(
+                path,
+                optimizer=loaded.optimizer,
+                parameter_names=list(loaded.model.adapter_parameters()),
+                mode=self._mode,
+                device=loaded.model.device,
+            )
+
+    def enter_mode(self, mode: TrainingMode) -> None:
+        """Note what the optimizer serves from now on; where it has served the other kind of training, it starts anew.
+
+        Called within a step, so that a step that fails undoes it.
+        """
+        if self._mode not in (None, mode):
+            forget_training_state(self._require_loaded().optimizer)
+        self._mode = mode
 
     def probe(self) -> AdapterProbe:
         """Score the first 16 tokens of a fixed text, adapter on and off (the latter once, when the model is loaded)."""
@@ -198,10 +213,10 @@ class LoraTrainer:
         """Copy what training changes: the adapter, the optimizer's state, and torch's random generators."""
         loaded = self._require_loaded()
         return TrainerSnapshot(
-            adapter=_to_cpu({name: value.data for name, value in loaded.model.adapter_parameters().items()}),
-            optimizer=_to_cpu(loaded.optimizer.state_dict()),
-            cpu_rng=torch.get_rng_state(),
-            cuda_rng=tuple(torch.cuda.get_rng_state_all()) if loaded.model.device.type == "cuda" else (),
+            adapter=to_cpu({name: value.data for name, value in loaded.model.adapter_parameters().items()}),
+            optimizer=to_cpu(loaded.optimizer.state_dict()),
+            mode=self._mode,
+            random_states=RandomStates.take(loaded.model.device),
         )
 
     def restore(self, snapshot: TrainerSnapshot) -> None:
@@ -212,9 +227,8 @@ class LoraTrainer:
             value.data.copy_(snapshot.adapter[name])
         # A copy, since the optimizer keeps tensors that need no move, and would then train the snapshot.
         loaded.optimizer.load_state_dict(copy.deepcopy(snapshot.optimizer))
-        torch.set_rng_state(snapshot.cpu_rng)
-        if snapshot.cuda_rng:
-            torch.cuda.set_rng_state_all(list(snapshot.cuda_rng))
+        self._mode = snapshot.mode
+        snapshot.random_states.restore()
 
     def offload(self) -> None:
         """Take the trainer off the GPU; does nothing on a CPU."""
@@ -259,28 +273,3 @@ def _import_transformers() -> Any:
     except ImportError as err:
         raise MissingDependencyError("transformers", needed_for="training", extra="train") from err
     return transformers
-
-
-def _to_cpu(value: Any) -> Any:
-    """Copy a nest of dictionaries, lists and tensors to the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _to_cpu(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_to_cpu(entry) for entry in value)
-    return value
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, parameter_names: list[str], path: Path) -> None:
-    """Load an optimizer's saved state where it belongs to the same parameters; otherwise start anew, and say so."""
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        if saved["parameter_names"] != parameter_names:
-            raise ValueError("it belongs to other parameters")
-        if saved["optimizer_class"] != type(optimizer).__name__:
-            raise ValueError(f"it belongs to {saved['optimizer_class']}, not {type(optimizer).__name__}")
-        hyperparameters = copy.deepcopy(optimizer.state_dict()["param_groups"])
-        optimizer.load_state_dict({"state": saved["optimizer"]["state"], "param_groups": hyperparameters})
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, UnpicklingError) as err:
-        logger.warning("optimizer state not restored, starting anew: path=%s cause=%s", path, err)

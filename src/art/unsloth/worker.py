@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from art.checkpoints import checkpoint_dir, list_steps, newest_step, remove_abandoned_staging, stage_checkpoint
+from art.checkpoint_manifest import TRAINER_STATE_FILE, MadeBy, Origin, ParentCheckpoint
+from art.checkpoints import (
+    checkpoint_dir,
+    list_steps,
+    newest_step,
+    next_step,
+    remove_abandoned_staging,
+    stage_checkpoint,
+)
 from art.dev.chat_template import resolve_chat_template
 from art.dev.model import InternalModelConfig
 from art.dev.settings import TrainSettings
@@ -34,7 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-OPTIMIZER_FILE = "trainer_state.pt"
 
 
 def worker_environment() -> dict[str, str]:
@@ -93,7 +100,7 @@ class TrainerWorker:
         self._gpu_memory_share = gpu_memory_share
         self._trainer: LoraTrainer | None = None
         self._executor: ThreadPoolExecutor | None = None
-        self._rng = random.Random(config.get("peft_args", {}).get("random_state", 3407))
+        self._seed = config.get("peft_args", {}).get("random_state", 3407)
 
     async def load(self) -> int:
         """Load the model with its newest checkpoint, or a fresh adapter that is saved as step 0.
@@ -171,7 +178,7 @@ class TrainerWorker:
         step = newest_step(self._model_dir)
         if step is None:
             step = 0
-            self._save(step)
+            self._save(step, "initial")
         return step
 
     def _prepare(
@@ -194,7 +201,7 @@ class TrainerWorker:
             max_sequence_tokens=self._loaded.max_sequence_tokens,
             settings=settings,
             chat_template_kwargs=chat_template_kwargs,
-            rng=self._rng,
+            rng=random.Random(f"{self._seed}/{next_step(self._model_dir)}"),  # so that a resumed run orders rows alike
         )
 
     def _train_step(
@@ -215,7 +222,7 @@ class TrainerWorker:
             finally:
                 _close_iterator(rows)
             trained = time.monotonic()
-            path = self._save(step)
+            path = self._save(step, "rl")
             if stop.is_set():
                 logger.info("step saved although its call was cancelled meanwhile: step=%d", step)
         return StepOutcome(step, path, metrics, trained - started, time.monotonic() - trained)
@@ -229,12 +236,14 @@ class TrainerWorker:
             self._loaded.restore(before)
             raise
 
-    def _save(self, step: int) -> Path:
-        with stage_checkpoint(self._model_dir, step) as staging:
+    def _save(self, step: int, made_by: MadeBy) -> Path:
+        previous = newest_step(self._model_dir)
+        parent = None if previous is None else ParentCheckpoint(previous)
+        with stage_checkpoint(self._model_dir, step, Origin(made_by, self._base_model, parent)) as staging:
             self._loaded.save(staging, include_optimizer=self._save_optimizer)
         for older in list_steps(self._model_dir):
             if older != step:
-                (checkpoint_dir(self._model_dir, older) / OPTIMIZER_FILE).unlink(missing_ok=True)
+                (checkpoint_dir(self._model_dir, older) / TRAINER_STATE_FILE).unlink(missing_ok=True)
         return checkpoint_dir(self._model_dir, step)
 
     def _tell_progress(self, step: int, done: int, total: int, row: Mapping[str, float]) -> None:

@@ -1,0 +1,179 @@
+"""What a checkpoint folder says of itself: where it comes from, and the size and digest of every file. No torch.
+
+A manifest is written last, before the folder gets its final name. Checkpoints of other programs have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args
+
+from art._version import __version__
+
+MANIFEST_FILE = "manifest.json"
+TRAINER_STATE_FILE = "trainer_state.pt"
+# Large, and only needed beside the newest step: it may be removed from a checkpoint that is otherwise whole.
+OPTIONAL_FILES = frozenset({TRAINER_STATE_FILE})
+FORMAT = 1
+_READ_BYTES = 1 << 20
+
+MadeBy = Literal["initial", "rl", "sft", "copy", "fork", "other"]
+
+
+@dataclass(frozen=True)
+class ParentCheckpoint:
+    """The checkpoint that another one was made from.
+
+    Attributes:
+        step: Its step.
+        project: Its model's project; None: the same as the child's.
+        model: Its model's name; None: the same as the child's.
+        location: Where it was taken from, if not from this machine, such as `s3://bucket/…`.
+    """
+
+    step: int
+    project: str | None = None
+    model: str | None = None
+    location: str | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a checkpoint came to be.
+
+    Attributes:
+        made_by: "initial": an untrained adapter; "rl", "sft": a step of training; "copy": a step without training;
+            "fork": taken over from another model; "other": not known.
+        base_model: Hub id or path of the base model, as the script wrote it.
+        parent: What it was made from.
+    """
+
+    made_by: MadeBy = "other"
+    base_model: str | None = None
+    parent: ParentCheckpoint | None = None
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size and digest of one file."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything in `manifest.json`.
+
+    Attributes:
+        step: The step that the checkpoint was written as.
+        origin: How it came to be.
+        files: By path below the folder, with "/" between parts; the manifest itself is not among them.
+        created_at: When, in ISO form, UTC.
+        version: Version of this package that wrote it.
+    """
+
+    step: int
+    origin: Origin
+    files: Mapping[str, FileRecord]
+    created_at: str
+    version: str = __version__
+
+    def write(self, folder: Path) -> None:
+        """Write `manifest.json`, never through a link that another folder shares."""
+        content = {"format": FORMAT, "step": self.step, "version": self.version, "created_at": self.created_at}
+        content |= asdict(self.origin)
+        content["files"] = {name: asdict(record) for name, record in sorted(self.files.items())}
+        temporary = folder / f".{MANIFEST_FILE}.tmp"
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, folder / MANIFEST_FILE)
+
+
+def record_folder(folder: Path, step: int, origin: Origin) -> Manifest:
+    """Make the manifest of a folder, reading every file once."""
+    return Manifest(step, origin, record_files(folder), datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def record_files(folder: Path) -> dict[str, FileRecord]:
+    """Take size and digest of every file below a folder but its manifest."""
+    records = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != MANIFEST_FILE:
+            records[name] = FileRecord(path.stat().st_size, sha256_of(path))
+    return records
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Read a folder's manifest; None where it has none.
+
+    Raises:
+        ValueError: It cannot be read, or it is of a form that this version does not know.
+    """
+    try:
+        content = (folder / MANIFEST_FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise ValueError(f"{MANIFEST_FILE} cannot be read: {err}") from err
+    return parse_manifest(content)
+
+
+def parse_manifest(content: bytes) -> Manifest:
+    """Read the text of a manifest.
+
+    Raises:
+        ValueError: It is none, or of a form that this version does not know.
+    """
+    try:
+        fields = json.loads(content)
+        if fields["format"] != FORMAT:
+            raise ValueError(f"format {fields['format']} is not known to this version, which writes {FORMAT}")
+        parent = fields["parent"]
+        origin = Origin(
+            made_by=fields["made_by"] if fields["made_by"] in get_args(MadeBy) else "other",
+            base_model=fields["base_model"],
+            parent=None if parent is None else ParentCheckpoint(**parent),
+        )
+        files = {_checked_name(name): FileRecord(**record) for name, record in fields["files"].items()}
+        return Manifest(int(fields["step"]), origin, files, fields["created_at"], fields["version"])
+    except (KeyError, TypeError, AttributeError, ValueError) as err:
+        raise ValueError(f"{MANIFEST_FILE} is broken: {type(err).__name__}: {err}") from err
+
+
+def differing_files(folder: Path, manifest: Manifest, *, digests: bool) -> list[str]:
+    """Name the files that are not what the manifest says; by their sizes, or by their digests, which reads them."""
+    return [name for name, record in manifest.files.items() if not _is_as_recorded(folder / name, record, digests)]
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's SHA-256 digest in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _is_as_recorded(path: Path, record: FileRecord, digests: bool) -> bool:
+    try:
+        size_bytes = path.stat().st_size
+        return size_bytes == record.size_bytes and (not digests or sha256_of(path) == record.sha256)
+    except FileNotFoundError:
+        return path.name in OPTIONAL_FILES
+    except OSError:
+        return False
+
+
+def _checked_name(name: Any) -> str:
+    """Refuse a name that would lead out of the folder: a manifest may come from somebody else's bucket."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+        raise ValueError(f"file name {name!r}")
+    return str(name)
