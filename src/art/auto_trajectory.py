@@ -6,6 +6,7 @@ is touched only while a capture is active (`art.http_capture`).
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import json
 import logging
@@ -166,5 +167,16 @@ def _essence(message: Mapping[str, Any]) -> _Json:
     given.setdefault("content", "")
     if given.get("role") != "assistant":
         return given
-    calls = [(call.get("id"), call.get("function") or call.get("custom")) for call in given.get("tool_calls") or []]
+    calls = [(call.get("id"), _essence_of_call(call)) for call in given.get("tool_calls") or []]
     return {"role": "assistant", "content": given["content"], "tool_calls": calls}
+
+
+def _essence_of_call(call: Mapping[str, Any]) -> Any:
+    function = call.get("function")
+    if not function:
+        return call.get("custom")
+    arguments = function.get("arguments")
+    with contextlib.suppress(TypeError, ValueError):
+        # LangChain, for one, writes the arguments anew, with other spaces than the model's.
+        arguments = json.loads(arguments)
+    return function.get("name"), arguments

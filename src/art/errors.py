@@ -115,6 +115,32 @@ class TooManyRolloutFailuresError(RolloutError):
         self.failures = list(failures)
 
 
+class RolloutTimedOutError(RolloutError, TimeoutError):
+    """A rollout took longer than one may take, and was cancelled.
+
+    Attributes:
+        limit_s: How long it could have taken, in seconds.
+    """
+
+    def __init__(self, message: str, *, limit_s: float) -> None:
+        super().__init__(message)
+        self.limit_s = limit_s
+
+
+class PipelineStalledError(ARTError, TimeoutError):
+    """A pipeline made no progress, or did not end, within its time limit.
+
+    Attributes:
+        report: What every part of the pipeline was doing: a line for each.
+        waited_s: Seconds without progress.
+    """
+
+    def __init__(self, message: str, *, report: str = "", waited_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.report = report
+        self.waited_s = waited_s
+
+
 # Data -------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +171,18 @@ class ListContentError(TokenizationError, AssertionError):
 
 class NoTrainableTokensError(DataError):
     """No token of the data can be trained."""
+
+
+class JudgeError(ARTError, ValueError):
+    """A judge's answer cannot be used.
+
+    Attributes:
+        answer: What it said.
+    """
+
+    def __init__(self, message: str, *, answer: str) -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 # Training ---------------------------------------------------------------------------------------------------
@@ -201,6 +239,13 @@ class CheckpointNotFoundError(CheckpointError):
         super().__init__(message, 404)
         self.step = step
         self.available_steps = list(available_steps)
+
+
+class CheckpointUnavailableError(CheckpointNotFoundError, FileNotFoundError, ValueError):
+    """There is no checkpoint to fork, pull or push, neither on this machine nor in the bucket, as far as it was named.
+
+    It is a FileNotFoundError and a ValueError, since scripts for older releases catch either.
+    """
 
 
 class CheckpointIncompleteError(CheckpointError):
@@ -362,6 +407,25 @@ class AnswerInterruptedError(InferenceError):
     def __init__(self, message: str, *, facts: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.facts = dict(facts or {})
+
+
+# Storage ----------------------------------------------------------------------------------------------------
+
+
+class S3SyncError(ARTError, RuntimeError):
+    """Files could not be moved to or from an S3 bucket, or did not arrive as they were.
+
+    Attributes:
+        bucket: The bucket.
+        key: The object, or the prefix, below it.
+        code: The server's or the library's own name for what went wrong; empty where it is our finding.
+    """
+
+    def __init__(self, message: str, *, bucket: str, key: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.bucket = bucket
+        self.key = key
+        self.code = code
 
 
 # Deployment -------------------------------------------------------------------------------------------------

@@ -385,6 +385,21 @@ async def test_other_tool_call_begins_another_history() -> None:
     assert len((await capture_auto_trajectory(rollout())).additional_histories) == 1
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("arguments", "histories"), [('{"x": 1, "y": "é"}', 0), ('{"x": 2, "y": "é"}', 1)])
+async def test_arguments_written_with_other_spaces_are_the_same(arguments: str, histories: int) -> None:
+    sampled = make_tool_call(arguments='{"x":1,"y":"\\u00e9"}')
+    answers = iter([completion(None, tool_calls=[sampled]), completion("done")])
+    sent_back = {"role": "assistant", "content": None, "tool_calls": [make_tool_call(arguments=arguments)]}
+
+    async def rollout() -> None:
+        async with openai_client(lambda request: LIBRARIES[-1].Response(200, json=next(answers))) as client:
+            await ask(client, USER)
+            await ask(client, USER, sent_back)
+
+    assert len((await capture_auto_trajectory(rollout())).additional_histories) == histories
+
+
 # Isolation ----------------------------------------------------------------------------------------------------
 
 
