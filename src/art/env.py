@@ -138,6 +138,17 @@ CUDA_VISIBLE_DEVICES = _optional_text(
     "CUDA's: which GPUs a process sees. Set for the child processes of dedicated mode, never for the caller.",
 )
 
+# Rollouts ---------------------------------------------------------------------------------------------------
+
+ROLLOUT_TIMEOUT_S = Variable(
+    "ART_ROLLOUT_TIMEOUT",
+    _seconds,
+    21600.0,
+    "How long one rollout of a gather may take; one that takes longer is cancelled and has failed. Far above what a "
+    "rollout needs: a single request may wait 20 minutes, and is sent three times.",
+    "s",
+)
+
 # Training ---------------------------------------------------------------------------------------------------
 
 TRAIN_STEP_LOG = Variable(
@@ -186,6 +197,7 @@ SUPPRESS_LITELLM_SERIALIZATION_WARNINGS = Variable(
 )
 
 VARIABLES: tuple[Variable[Any], ...] = (
+    ROLLOUT_TIMEOUT_S,
     SERVER_TIMEOUT_S,
     DEDICATED_SERVER_TIMEOUT_S,
     HEALTH_TIMEOUT_S,

@@ -164,7 +164,7 @@ async def wrap_group_awaitable(awaitable: Awaitable[TrajectoryGroup]) -> Traject
         return cast(TrajectoryGroup, await awaitable)
     context = get_gather_context()
     with set_gather_context(context.nested()):
-        outcome: object = await result_or_error(awaitable)
+        outcome: object = await result_or_error(awaitable, limit_s=context.rollout_timeout_s)
     if not isinstance(outcome, TrajectoryGroup | Exception):
         outcome = TypeError(f"expected a TrajectoryGroup, got {type(outcome).__name__}")
     if isinstance(outcome, Exception):
@@ -190,7 +190,8 @@ async def wrap_trajectories_awaitable(
         return list(await awaitable)
     context = get_gather_context()
     with set_gather_context(context.nested()):
-        outcome = _checked_trajectories(await result_or_error(cast(Awaitable[object], awaitable)))
+        result = await result_or_error(cast(Awaitable[object], awaitable), limit_s=context.rollout_timeout_s)
+    outcome = _checked_trajectories(result)
     if isinstance(outcome, BaseException):
         context.count_failure(outcome)
     else:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from art.env import ROLLOUT_TIMEOUT_S
 from art.errors import LocalServingUnavailableError, ServerDiedError, TrainerDiedError
 from art.types import Choice
 
@@ -55,6 +56,7 @@ class GatherContext:
         max_metrics: How many trajectory metrics the bar shows beside the reward; None for all.
         max_exceptions: Failures allowed: a number, or a share of the bar's total when below 1.
         increment_pbar: Whether rollouts count themselves. False inside an awaitable that counts as one.
+        rollout_timeout_s: How long one rollout may take, in seconds; `ART_ROLLOUT_TIMEOUT` where nobody says.
     """
 
     pbar: tqdm[Any] | None = None
@@ -63,6 +65,7 @@ class GatherContext:
     max_metrics: int | None = None
     max_exceptions: int | float = 0
     increment_pbar: bool = True
+    rollout_timeout_s: float = field(default_factory=ROLLOUT_TIMEOUT_S.read)
     _failures: Counter[str] = field(default_factory=Counter, repr=False)
 
     def update_pbar(self, n: int) -> None:

@@ -8,7 +8,12 @@ import logging
 from collections.abc import Awaitable, Collection, Iterable
 from typing import Any, TypeVar
 
+from art.errors import RolloutTimedOutError
+
 logger = logging.getLogger(__name__)
+
+# Longer than cleaning up usually takes; nothing is done about it, but somebody should know.
+CANCELLATION_NOTICE_S = 30.0
 
 T = TypeVar("T")
 
@@ -30,22 +35,40 @@ async def run_all(awaitables: Iterable[Awaitable[T]]) -> list[T]:
 
 async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Cancel the tasks that still run and return when every task has ended; their own failures are only logged."""
-    running = [task for task in tasks if not task.done()]
-    for task in running:
+    cancelled = [task for task in tasks if not task.done()]
+    for task in cancelled:
         task.cancel()
-    if running:
-        await asyncio.wait(running)
+    running = set(cancelled)
+    while running:
+        _, running = await asyncio.wait(running, timeout=CANCELLATION_NOTICE_S)
+        if running:
+            logger.warning("still waiting for %d cancelled tasks to end, such as %r", len(running), next(iter(running)))
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("a task had failed when it was stopped: %r", error)
 
 
-async def result_or_error(awaitable: Awaitable[T]) -> T | Exception:
-    """Await and give the result, or the error as a value; cancellation and `KeyboardInterrupt` pass through."""
+async def result_or_error(awaitable: Awaitable[T], *, limit_s: float | None = None) -> T | Exception:
+    """Await and give the result, or the error as a value; cancellation and `KeyboardInterrupt` pass through.
+
+    Args:
+        awaitable: A rollout, or a group of them.
+        limit_s: How long it may take, in seconds; it is cancelled then, and the error is a `RolloutTimedOutError`.
+            None for as long as it takes.
+    """
+    limit = asyncio.timeout(limit_s)
     try:
-        return await awaitable
+        async with limit:
+            return await awaitable
     except Exception as error:  # noqa: BLE001  # the caller decides what the failure of a rollout means
-        return error
+        if limit_s is None or not limit.expired():
+            return error
+        timed_out = RolloutTimedOutError(
+            f"a rollout took longer than {limit_s:g} s and was cancelled; ART_ROLLOUT_TIMEOUT sets the limit",
+            limit_s=limit_s,
+        )
+        timed_out.__cause__ = error  # its traceback shows where the rollout was
+        return timed_out
 
 
 def close_unstarted(awaitables: Iterable[object]) -> None:

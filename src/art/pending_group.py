@@ -54,7 +54,7 @@ class PendingTrajectoryGroup(Awaitable[GroupT], Generic[GroupT]):
             outcome = item
             if inspect.isawaitable(item):
                 with set_gather_context(context.nested()):
-                    outcome = await result_or_error(cast(Awaitable[object], item))
+                    outcome = await result_or_error(cast(Awaitable[object], item), limit_s=context.rollout_timeout_s)
                 if not isinstance(outcome, self._trajectory_type | BaseException):
                     outcome = TypeError(f"a rollout returned {type(outcome).__name__}, not a Trajectory")
                 if isinstance(outcome, BaseException):
