@@ -16,9 +16,15 @@ def read_metric(history_path: Path, metric: str) -> dict[int, list[float]]:
 
     Lines that are not JSON, as a killed run may leave them, are passed over with a warning.
     """
-    values: dict[int, list[float]] = {}
+    numbers = read_numbers(history_path)
+    return {step: values[metric] for step, values in numbers.items() if metric in values}
+
+
+def read_numbers(history_path: Path) -> dict[int, dict[str, list[float]]]:
+    """Give all values of all metrics, by step and metric; see `read_metric`."""
+    numbers: dict[int, dict[str, list[float]]] = {}
     if not history_path.exists():
-        return values
+        return numbers
     with history_path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -27,10 +33,13 @@ def read_metric(history_path: Path, metric: str) -> dict[int, list[float]]:
                 if line.strip():
                     logger.warning("history line passed over: path=%s line=%d cause=%s", history_path, number, err)
                 continue
-            value, step = row.get(metric), row.get("step")
-            if isinstance(value, int | float) and not math.isnan(value) and isinstance(step, int):
-                values.setdefault(step, []).append(float(value))
-    return values
+            step = row.get("step")
+            if not isinstance(step, int):
+                continue
+            for metric, value in row.items():
+                if isinstance(value, int | float) and not math.isnan(value):
+                    numbers.setdefault(step, {}).setdefault(metric, []).append(float(value))
+    return numbers
 
 
 def best_step(history_path: Path, metric: str) -> int | None:

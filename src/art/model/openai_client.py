@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 from openai import AsyncOpenAI
 
+from art.model.answers import note_answer
+
 logger = logging.getLogger(__name__)
 
 # A sampled answer may wait for a training step, then take minutes itself.
@@ -34,6 +36,8 @@ def build_openai_client(base_url: str, api_key: str, http_client: httpx.AsyncCli
     # Any: OpenAI's client names the types of another HTTP package in newer versions, but takes these in all.
     transport: Any = http_client or _build_http_client(base_url)
     timeout: Any = rollout_timeout()
+    hooks = transport.event_hooks
+    transport.event_hooks = {**hooks, "response": [*hooks.get("response", []), note_answer]}
     return AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=transport, timeout=timeout)
 
 
