@@ -18,12 +18,21 @@ AnyTrainableModel: TypeAlias = "TrainableModel[Any, Any]"
 class Backend(Protocol):
     """Trains models and serves them.
 
-    A backend may have three more methods, which models look for:
+    A backend may have more methods, which models look for:
 
     - `supports_automatic_train_step_metrics() -> bool`: whether `Model.log` adds the time between training steps.
     - `automatic_gpu_cost_per_hour_usd(model) -> float | None`: what its GPUs cost, for the metric `costs/gpu`.
     - `_rollout_http_client(model) -> httpx.AsyncClient | None`: the client through which rollouts reach the server;
       None leaves it to the model. It belongs to the model's OpenAI client afterwards.
+
+    And these, which `art.pipeline_trainer` looks for:
+
+    - `adapter_lease(model, step)`: an async context manager that keeps a step served, and has
+      `get_inference_name()` give it.
+    - `prune_model_adapters(model, *, retain_steps: set[int])`: unload all steps but these.
+    - `check_pipeline_options(model, options: dict) -> None`: raise for keywords of `train` that cannot be honoured.
+    - `describe_serving(model) -> str`: what the inference server is doing, in words.
+    - `work_done(model) -> tuple[float, float]`: tokens processed and optimizer steps done so far; awaited.
     """
 
     def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:

@@ -37,10 +37,12 @@ class HostedService:
         api_key: The key that the server asks for.
         phases: Shows what is being started.
         rows: Shows how far a training step is.
+        rows_trained: Optimizer steps done so far.
     """
 
     def __init__(self, service: UnslothService, *, in_process: bool, log_path: Path, gate: ServingGate) -> None:
         self.served_step: int | None = None
+        self.rows_trained = 0
         self.gate = gate
         self.address: tuple[str, int] | None = None
         self.api_key = "default"
@@ -101,6 +103,7 @@ class HostedService:
         elif kind == "phase":
             self.phases.show(event["text"])
         elif kind == "train_progress":
+            self.rows_trained += 1
             self.rows.show(event["step"], event["done"], event["total"])
 
     def _serves(self, step: int) -> None:
