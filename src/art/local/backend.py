@@ -25,6 +25,7 @@ from art.errors import ConfigurationError, LocalServingUnavailableError
 from art.inference.gate import ServingGate
 from art.inference.rollout_transport import RolloutTransport
 from art.inference.tasks import uninterrupted
+from art.local import pipeline_support
 from art.local.base_model import check_base_model
 from art.local.gpu_costs import gpu_cost_per_hour_usd
 from art.local.hosting import HostedService
@@ -248,6 +249,23 @@ class LocalBackend:
     async def prune_model_adapters(self, model: TrainableModel[Any, Any], *, retain_steps: set[int]) -> None:
         """Unload every step from the server but these, the served one, and those that are leased."""
         await self._hosted(model).actor.prune_adapters(sorted(retain_steps))
+
+    def check_pipeline_options(self, model: TrainableModel[Any, Any], options: dict[str, Any]) -> None:
+        """Refuse options of a pipeline that `train` would refuse, before it starts.
+
+        Raises:
+            ConfigurationError: An option is not supported, or the model is not registered.
+        """
+        self._hosted(model)
+        pipeline_support.check_options(model, options)
+
+    def describe_serving(self, model: TrainableModel[Any, Any]) -> str:
+        """Say in words whether the model's server answers, and with what."""
+        return pipeline_support.describe_serving(self._hosted(model))
+
+    async def work_done(self, model: TrainableModel[Any, Any]) -> tuple[float, float]:
+        """Count the tokens that the model's server has processed, and the optimizer steps done, so far."""
+        return await pipeline_support.work_done(self._hosted(model))
 
     def supports_automatic_train_step_metrics(self) -> bool:
         """`Model.log` may add wall time and GPU cost."""

@@ -201,6 +201,10 @@ class UnslothService:
         """Return the step that rollouts get."""
         return self._started.registry.served_step
 
+    async def tokens_processed(self) -> float | None:
+        """Count the tokens that the server has processed so far; None where it does not tell."""
+        return await self._started.runtime.progress_count()
+
     async def vllm_engine_is_sleeping(self) -> bool:
         """Whether the engine has yielded its memory to the trainer."""
         return self._is_sleeping
