@@ -66,7 +66,7 @@ def _as_message(entry: Any, position: int | None) -> Message:
         entry = entry.model_dump(mode="json", exclude_none=True)
     if not isinstance(entry, Mapping):
         where = "" if position is None else f"entry {position} of the conversation: "
-        raise DataError(f"{where}expected a message (a dict with a role) or a Choice, got {type(entry).__name__}")
+        raise DataError(f"{where}expected a message (a dict with a role) or a Choice, got {_named(entry)}")
     content = entry.get("content")
     return cast(Message, {**entry, "content": "" if content is None else content})
 
@@ -89,7 +89,12 @@ def _check_entry(entry: Any, position: int) -> Any:
         return entry
     if _is_message_object(entry):
         return entry.model_dump(mode="json", exclude_none=True)
-    raise ValueError(f"entry {position} is neither a message nor a Choice: {type(entry).__name__}")
+    raise ValueError(f"entry {position} is neither a message nor a Choice: {_named(entry)}")
+
+
+def _named(entry: object) -> str:
+    name = type(entry).__name__
+    return f"{name}; put in its `choices[0]`" if hasattr(entry, "choices") else name
 
 
 def _load_choice(dumped: Mapping[str, Any]) -> Choice:

@@ -166,7 +166,8 @@ async def wrap_group_awaitable(awaitable: Awaitable[TrajectoryGroup]) -> Traject
     with set_gather_context(context.nested()):
         outcome: object = await result_or_error(awaitable, limit_s=context.rollout_timeout_s)
     if not isinstance(outcome, TrajectoryGroup | Exception):
-        outcome = TypeError(f"expected a TrajectoryGroup, got {type(outcome).__name__}")
+        hint = "; for single rollouts use art.gather_trajectories" if isinstance(outcome, Trajectory) else ""
+        outcome = TypeError(f"expected a TrajectoryGroup, got {type(outcome).__name__}{hint}")
     if isinstance(outcome, Exception):
         context.count_failure(outcome)
     else:

@@ -22,6 +22,7 @@ from art.conversation import (
     message_for_logging,
     refuse_misnamed_messages,
 )
+from art.owned_tasks import close_unstarted
 from art.pending_group import PendingTrajectoryGroup
 from art.types import Messages
 
@@ -196,7 +197,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         metrics: dict[str, float | int | bool] | None = None,
         logs: list[str] | None = None,
     ) -> TrajectoryGroup | Awaitable[TrajectoryGroup]:
-        items = None if trajectories is None else list[Any](trajectories)
+        items = None if trajectories is None else _as_items(trajectories)
         if items and any(inspect.isawaitable(item) for item in items):
             given = list(exceptions)
 
@@ -229,7 +230,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         """
         items = self.__dict__.pop("_items", None)
         if items is None:
-            items = list[Any](trajectories)
+            items = _as_items(trajectories)
         failures = [*exceptions, *(item for item in items if isinstance(item, BaseException))]
         super().__init__(
             trajectories=[item for item in items if not isinstance(item, BaseException)],
@@ -252,6 +253,25 @@ class TrajectoryGroup(pydantic.BaseModel):
 
     def __len__(self) -> int:
         return len(self.trajectories)
+
+
+def _as_items(trajectories: Any) -> list[Any]:
+    """List what a group is made of; what are no rollouts, though they could give some, are told apart."""
+    if inspect.isawaitable(trajectories):
+        close_unstarted([trajectories])
+        raise TypeError("a TrajectoryGroup takes several rollouts: art.TrajectoryGroup(rollout(…) for _ in range(…))")
+    if inspect.isroutine(trajectories):
+        raise TypeError(_not_called(trajectories))
+    items = list(trajectories)
+    for item in items:
+        if inspect.isroutine(item):
+            raise TypeError(_not_called(item))
+    return items
+
+
+def _not_called(function: Any) -> str:
+    name = getattr(function, "__name__", "rollout")
+    return f"{name} is a function: call it, as in art.TrajectoryGroup({name}(…) for _ in range(…))"
 
 
 def _exception_as_data(failure: Any) -> Any:

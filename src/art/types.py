@@ -5,6 +5,7 @@ Data only. How trajectories are built from messages is in `art.trajectories`.
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,8 +41,27 @@ __all__ = [
 ]
 
 
+# Settings that do exist, elsewhere: whoever gives them here means something by it, and must be told where they go.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("num_epochs", "epochs", "num_train_epochs", "groups_per_step"),
+        "it belongs to the data set: `for batch in art.utils.iterate_dataset(data, groups_per_step=…, num_epochs=…)`",
+    ),
+    **dict.fromkeys(
+        ("num_steps", "max_steps", "steps"),
+        "one call trains one step: `for _ in range(await model.get_step(), …)`",
+    ),
+    **dict.fromkeys(
+        ("rollouts_per_group", "num_generations", "trajectories_per_group"),
+        "a group has as many rollouts as it is given: `art.TrajectoryGroup(rollout(…) for _ in range(…))`",
+    ),
+    "lr": "it is called learning_rate",
+}
+_MISSPELT_FROM = 0.85  # of difflib's ratio; nothing that older releases know is that near
+
+
 class _TolerantConfig(pydantic.BaseModel):
-    """Settings that ignore keywords they do not know, and say so."""
+    """Settings that ignore keywords they do not know, and say so; what must be a mistake is an error."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -49,6 +69,9 @@ class _TolerantConfig(pydantic.BaseModel):
         if not isinstance(values, Mapping):
             return values
         ignored = [str(name) for name in values if name not in cls.model_fields]
+        for name in ignored:
+            if (hint := cls._what_it_should_be(name)) is not None:
+                raise ValueError(f"{cls.__name__} has no setting {name!r}: {hint}")
         if "beta" in ignored:
             ignored.remove("beta")
             logger.warning(
@@ -66,11 +89,17 @@ class _TolerantConfig(pydantic.BaseModel):
             )
         return values
 
+    @classmethod
+    def _what_it_should_be(cls, name: str) -> str | None:
+        similar = difflib.get_close_matches(name, list(cls.model_fields), n=1, cutoff=_MISSPELT_FROM)
+        return f"did you mean {similar[0]}?" if similar else _ELSEWHERE.get(name)
+
 
 class TrainConfig(_TolerantConfig):
     """Settings of one reinforcement-learning step.
 
-    Unknown keywords are ignored with a warning, because scripts for older releases pass some.
+    Unknown keywords are ignored with a warning, because scripts for older releases pass some. One that is misspelt, or
+    belongs elsewhere, is an error.
 
     Attributes:
         learning_rate: Step size of the optimiser.
@@ -86,7 +115,7 @@ class TrainConfig(_TolerantConfig):
 class TrainSFTConfig(_TolerantConfig):
     """Settings of supervised fine-tuning.
 
-    Unknown keywords are ignored with a warning.
+    Unknown keywords are treated as by `TrainConfig`.
 
     Attributes:
         learning_rate: Step size of the optimiser, or one for each batch in order.

@@ -6,6 +6,7 @@ by position. Types are not compared; what a type means to a caller is for behavi
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import functools
@@ -121,7 +122,7 @@ def _check_function(spec: Spec, value: Any, in_order: bool) -> Iterator[str]:
 def _check_kind(spec: Spec, value: Any) -> Iterator[str]:
     if "contextmanager" in spec.marks or spec.name.rpartition(".")[2] in ("__init__", "__new__"):
         return
-    is_coroutine = inspect.iscoroutinefunction(value)
+    is_coroutine = asyncio.iscoroutinefunction(value)
     is_stream = spec.returns.startswith(_STREAMS)
     if spec.form == "async def" and not is_stream and not is_coroutine:
         yield "expected a coroutine function"

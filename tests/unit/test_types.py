@@ -21,11 +21,28 @@ def test_defaults() -> None:
 def test_unknown_settings_are_named_in_a_warning_and_ignored(
     config_class: type[TrainConfig | TrainSFTConfig], caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = config_class.model_validate({"learning_rate": 1e-4, "lerning_rate": 1, "epochs": 2})
+    config = config_class.model_validate({"learning_rate": 1e-4, "warmup": 1, "schedule": 2})
     assert config.learning_rate == 1e-4
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "lerning_rate, epochs" in caplog.text
+    assert "warmup, schedule" in caplog.text
     assert config_class.__name__ in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keyword", "right"),
+    [
+        ("num_epochs", r"iterate_dataset\(data, groups_per_step=…, num_epochs=…\)"),
+        ("max_steps", r"range\(await model\.get_step\(\)"),
+        ("rollouts_per_group", r"art\.TrajectoryGroup\(rollout"),
+        ("lr", "learning_rate"),
+        ("lerning_rate", "did you mean learning_rate"),
+        ("learning_rates", "did you mean learning_rate"),
+    ],
+)
+def test_setting_that_must_be_a_mistake_is_an_error_that_says_what_is_right(keyword: str, right: str) -> None:
+    for config_class in (TrainConfig, TrainSFTConfig):
+        with pytest.raises(ValueError, match=f"has no setting '{keyword}': .*{right}"):
+            config_class.model_validate({keyword: 1})
 
 
 def test_beta_of_older_releases_is_explained(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from typing import Any
+from collections.abc import Generator
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import httpx
@@ -38,7 +39,13 @@ def build_openai_client(base_url: str, api_key: str, http_client: httpx.AsyncCli
     timeout: Any = rollout_timeout()
     hooks = transport.event_hooks
     transport.event_hooks = {**hooks, "response": [*hooks.get("response", []), note_answer]}
-    return AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=transport, timeout=timeout)
+    return _RolloutClient(base_url=base_url, api_key=api_key, http_client=transport, timeout=timeout)
+
+
+class _RolloutClient(AsyncOpenAI):
+    def __await__(self) -> Generator[Any, None, NoReturn]:
+        raise TypeError("model.openai_client() gives the client at once: write `client = model.openai_client()`")
+        yield
 
 
 def is_loopback_url(url: str) -> bool:

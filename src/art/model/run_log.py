@@ -20,6 +20,7 @@ from art.metrics import EVAL_SCOPE, MetricsBuilder
 from art.metrics_taxonomy import build_data_metrics_from_summary, summarize_trajectory_groups
 from art.model.aggregate import average_groups
 from art.model.state import METRICS_BUILDER_STATE_KEY, StateFile
+from art.model.training_input import refuse_unawaited
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.utils.output_dirs import get_trajectories_split_dir
 from art.utils.trajectory_logging import log_trajectory_groups
@@ -149,6 +150,7 @@ def normalize_trajectory_groups(
     Raises:
         TypeError: Both are mixed, or something else is among them.
     """
+    refuse_unawaited(trajectories)
     if isinstance(trajectories, TrajectoryGroup):
         return [trajectories]
     items: list[Any] = list(trajectories)

@@ -13,10 +13,12 @@ from pydantic import PrivateAttr
 
 from art.costs import CostCalculator
 from art.metrics_taxonomy import average_metric_samples
+from art.model.awaited_call import only_awaited
 from art.model.base import Model, ModelConfig, StateType
 from art.model.fields import TrainableModelKeywords
 from art.model.history import best_step
 from art.model.run_log import HISTORY_FILE, TRAIN_SPLIT
+from art.model.training_input import require_groups
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig, TrainSFTConfig
 
@@ -115,6 +117,10 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         get_name = getattr(backend, "_model_inference_name", None)
         self.inference_model_name = self.name if get_name is None else get_name(self)
 
+    @only_awaited(
+        "model.train gives nothing to iterate over: write `await model.train(…)`; for its metrics use "
+        "`result = await backend.train(model, groups, …)`"
+    )
     async def train(
         self,
         trajectory_groups: Iterable[TrajectoryGroup],
@@ -141,10 +147,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
             DeprecationWarning,
             stacklevel=2,
         )
-        groups = list(trajectory_groups)
-        for group in groups:
-            if not isinstance(group, TrajectoryGroup):
-                raise TypeError(f"model.train takes TrajectoryGroups that were awaited, got a {type(group).__name__}")
+        groups = require_groups(trajectory_groups)
         started = time.monotonic()
         samples = await _collect(
             self.backend()._train_model(self, groups, config or TrainConfig(), _config or {}, verbose)
@@ -153,6 +156,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         metrics.setdefault(TRAINER_TIME_KEY, time.monotonic() - started)
         await self.log(groups, TRAIN_SPLIT, metrics=metrics, step=await self.get_step())
 
+    @only_awaited("model.train_sft gives nothing to iterate over: write `await model.train_sft(…)`")
     async def train_sft(
         self,
         trajectories: Iterable[Trajectory],
