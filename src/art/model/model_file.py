@@ -39,13 +39,14 @@ def write_model_json(model: Model[Any, Any], model_dir: str | Path) -> None:
     (an API key, a Hugging Face token, a password). Values without a JSON form are written as text.
     """
     fields = pydantic_core.to_jsonable_python(model.model_dump(mode="json"), fallback=str)
-    text = json.dumps(_without_secrets(fields), indent=2)
+    text = json.dumps(without_secrets(fields), indent=2)
     atomic_files.write_text(Path(model_dir) / MODEL_FILE, text, mode=OWNER_ONLY)
 
 
-def _without_secrets(value: Any) -> Any:
+def without_secrets(value: Any) -> Any:
+    """Leave out what `write_model_json` leaves out."""
     if isinstance(value, dict):
-        return {key: _without_secrets(item) for key, item in value.items() if not _SECRET_NAME.search(key)}
+        return {key: without_secrets(item) for key, item in value.items() if not _SECRET_NAME.search(key)}
     if isinstance(value, list):
-        return [_without_secrets(item) for item in value]
+        return [without_secrets(item) for item in value]
     return value
