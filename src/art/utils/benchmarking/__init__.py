@@ -1,0 +1,1 @@
+"""Compare models by the trajectories that were logged: load them, average them, draw them."""
