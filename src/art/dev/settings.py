@@ -194,6 +194,9 @@ TRAINER_DEFAULTS: Mapping[str, Any] = {
     "weight_decay": 0.1,
 }
 
+# Of supervised fine-tuning, where the caller's trainer_args say nothing.
+SFT_TRAINER_DEFAULTS: Mapping[str, Any] = {"max_grad_norm": 1.0, "weight_decay": 0.01}
+
 SERVER_DEFAULTS: Mapping[str, Any] = {
     "api_key": "default",
     "return_tokens_as_token_ids": True,

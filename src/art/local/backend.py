@@ -19,7 +19,7 @@ import httpx
 from art import dev
 from art.checkpoints import checkpoint_dir, delete_checkpoints, newest_step
 from art.dev.serving import resolve_serving_settings
-from art.dev.train import resolve_train_settings
+from art.dev.train import resolve_sft_settings, resolve_train_settings
 from art.dev.validate import validate_dedicated_config, validate_internal_config, validate_server_config
 from art.errors import ConfigurationError, LocalServingUnavailableError
 from art.inference.gate import ServingGate
@@ -29,6 +29,7 @@ from art.local import pipeline_support
 from art.local.base_model import check_base_model
 from art.local.gpu_costs import gpu_cost_per_hour_usd
 from art.local.hosting import HostedService
+from art.local.sft import train_sft
 from art.local.train_options import build_configs
 from art.metrics_taxonomy import average_metric_samples, summarize_trajectory_groups
 from art.model import Model, TrainableModel
@@ -379,8 +380,13 @@ class LocalBackend:
         dev_config: dev.TrainSFTConfig,
         verbose: bool = False,
     ) -> AsyncIterator[dict[str, float]]:
-        raise NotImplementedError("LocalBackend does not do supervised fine-tuning yet; train with rewards instead")
-        yield {}  # makes this an async generator, as the protocol wants
+        hosted = self._hosted(model)
+        hosted.require_serving()
+        settings = resolve_sft_settings(config, dev_config)
+        async for metrics in train_sft(
+            hosted, trajectories, settings, self._model_dir(model) / "tensors", verbose=verbose
+        ):
+            yield metrics
 
     def _rollout_http_client(self, model: Model[Any, Any]) -> httpx.AsyncClient | None:
         """Return the client through which rollouts reach this backend's server; it waits out reloads and restarts."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from art.conversation import get_messages
@@ -61,17 +62,15 @@ class ChatRenderer:
         Raises:
             TokenizationError: The template refused, or gave nothing.
         """
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages, **{**self._kwargs, "tools": tools, "tokenize": False, "add_generation_prompt": True}
-            )
-        except Exception as err:
-            raise TokenizationError(
-                f"the chat template failed on a conversation of {len(messages)} messages: {type(err).__name__}: {err}"
-            ) from err
-        if not text:
-            raise TokenizationError(f"the chat template gave no text for a conversation of {len(messages)} messages")
-        return str(text)
+        return self._render(messages, tools, add_generation_prompt=True)
+
+    def conversation(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+        """Render these messages and nothing after them.
+
+        Raises:
+            TokenizationError: The template refused, or gave nothing.
+        """
+        return self._render(messages, tools, add_generation_prompt=False)
 
     def encode(self, text: str) -> list[int]:
         """Give the ids of rendered text."""
@@ -96,6 +95,30 @@ class ChatRenderer:
         if end not in self._end_texts:
             self._end_texts[end] = str(self.tokenizer.decode([end]))
         return str(self.tokenizer.decode(token_ids[:-1])), self._end_texts[end]
+
+    def without_space_after_end(self, text: str) -> str:
+        """Take away the white space that follows a special token at the end of rendered text: nobody samples it."""
+        stripped = text.rstrip()
+        return stripped if stripped.endswith(self._special_texts) else text
+
+    def _render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool
+    ) -> str:
+        options = {**self._kwargs, "tools": tools, "tokenize": False, "add_generation_prompt": add_generation_prompt}
+        try:
+            text = self.tokenizer.apply_chat_template(messages, **options)
+        except Exception as err:
+            raise TokenizationError(
+                f"the chat template failed on a conversation of {len(messages)} messages: {type(err).__name__}: {err}"
+            ) from err
+        if not text:
+            raise TokenizationError(f"the chat template gave no text for a conversation of {len(messages)} messages")
+        return str(text)
+
+    @cached_property
+    def _special_texts(self) -> tuple[str, ...]:
+        known = [token_id for token_id in self._special_ids if token_id is not None]
+        return tuple(text for token_id in known if (text := str(self.tokenizer.decode([token_id]))))
 
     def _reshape(self, message: Mapping[str, Any]) -> dict[str, Any]:
         reshaped = dict(message)

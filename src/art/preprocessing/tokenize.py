@@ -14,6 +14,7 @@ from art.dev.settings import ToolSchemaFormat
 from art.errors import TokenizationError
 from art.preprocessing.advantages import group_advantages
 from art.preprocessing.chat import ChatRenderer
+from art.preprocessing.sft import SFTBatch, tokenize_sft_batch
 from art.preprocessing.shared_prompt import shared_prompt_length
 from art.preprocessing.token_sequence import TokenSequence, sequences_of
 from art.preprocessing.tokenizer_protocol import Tokenizer
@@ -22,7 +23,13 @@ from art.trajectories import History, Trajectory, TrajectoryGroup
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["TokenizedResult", "tokenize_trajectory", "tokenize_trajectory_groups"]
+__all__ = [
+    "SFTBatch",
+    "TokenizedResult",
+    "tokenize_sft_batch",
+    "tokenize_trajectory",
+    "tokenize_trajectory_groups",
+]
 
 logger = logging.getLogger(__name__)
 

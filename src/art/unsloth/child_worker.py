@@ -16,7 +16,8 @@ from mp_actors import ActorProxy, move_to_child_process
 if TYPE_CHECKING:
     from art.preprocessing.batch import TrainingBatch
     from art.preprocessing.disk import DiskPackedTensors
-    from art.trajectories import TrajectoryGroup
+    from art.preprocessing.sft_store import SFTBatches, StoredPart
+    from art.trajectories import Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,30 @@ class ChildWorker:
     ) -> StepOutcome:
         """Train on a packed batch and save the result as a checkpoint."""
         outcome: StepOutcome = await (await self._alive()).train_step(packed, settings, step, verbose=verbose)
+        return outcome
+
+    async def prepare_sft(
+        self,
+        trajectories: Sequence[Trajectory],
+        store: Path,
+        *,
+        first_index: int,
+        batch_size: int,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> StoredPart:
+        """Tokenize given answers into a file."""
+        part: StoredPart = await (await self._alive()).prepare_sft(
+            trajectories,
+            store,
+            first_index=first_index,
+            batch_size=batch_size,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        return part
+
+    async def train_sft_step(self, batches: SFTBatches, step: int, *, verbose: bool = False) -> StepOutcome:
+        """Train on given answers and save the result as a checkpoint."""
+        outcome: StepOutcome = await (await self._alive()).train_sft_step(batches, step, verbose=verbose)
         return outcome
 
     async def offload(self) -> None:

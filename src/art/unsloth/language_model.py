@@ -123,6 +123,26 @@ class LanguageModel:
             logprobs, entropies = token_logprobs(hidden[is_wanted], next_tokens[is_wanted], self.head, chunk_tokens)
         return scatter_predictions(logprobs, is_wanted), scatter_predictions(entropies, is_wanted)
 
+    def score_tokens(self, tokens: torch.Tensor, is_wanted: torch.Tensor, chunk_tokens: int) -> torch.Tensor:
+        """Score tokens of sequences that begin at the first place of their row; with gradient if that is switched on.
+
+        Args:
+            tokens: (B, S), on the model's device, padded at the end if at all.
+            is_wanted: (B, S), True for the N tokens to score; the first of a row never counts.
+            chunk_tokens: Tokens whose logits are made at once.
+
+        Returns:
+            Logprobs (N,), float32.
+        """
+        if torch.is_grad_enabled():
+            self._choose_checkpointing(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        hidden = self.hidden_states(tokens, positions, None)
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            is_wanted = is_wanted[:, 1:]
+            logprobs, _ = token_logprobs(hidden[:, :-1][is_wanted], tokens[:, 1:][is_wanted], self.head, chunk_tokens)
+        return logprobs
+
     def score_sequence(self, token_ids: list[int]) -> torch.Tensor:
         """Return the float32 logprobs (T - 1,) of the tokens of one sequence, from the second on; no gradient."""
         tokens = torch.tensor([token_ids], device=self.device)

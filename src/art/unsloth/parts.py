@@ -16,7 +16,7 @@ from art.checkpoints import checkpoint_dir
 from art.dev.chat_template import resolve_chat_template
 from art.dev.get_model_config import get_model_config
 from art.dev.serving import resolve_serving_settings
-from art.dev.settings import SHARED_GPU_RESERVE, ChatTemplateSettings, ServingSettings
+from art.dev.settings import SFT_TRAINER_DEFAULTS, SHARED_GPU_RESERVE, ChatTemplateSettings, ServingSettings
 from art.errors import ConfigurationError, LocalServingUnavailableError, ServerNotReadyError
 from art.inference.adapters import AdapterRegistry
 from art.inference.monitor import ServingMonitor
@@ -25,6 +25,7 @@ from art.inference.publish import AdapterPublisher
 from art.inference.runtime import InferenceRuntime
 from art.inference.supervised import SupervisedRuntime
 from art.inference.tasks import uninterrupted
+from art.preprocessing.sft_store import remove_abandoned_stores
 from art.unsloth.child_worker import ChildWorker
 from art.unsloth.worker import TrainerWorker
 from art.utils.directory_lock import DirectoryLock
@@ -112,6 +113,7 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
     worker: TrainerWorker | ChildWorker | None = None
     runtime: InferenceRuntime | None = None
     try:
+        await asyncio.to_thread(remove_abandoned_stores, model_dir / "tensors")
         gpu_count = await asyncio.to_thread(count_gpus)
         config = get_model_config(request.base_model, request.output_dir, request.config, has_cuda=gpu_count > 0)
         settings = resolve_serving_settings(config.get("serving"), dedicated=request.is_dedicated)
@@ -177,12 +179,14 @@ def _make_worker(
     share = None
     if settings.share_gpu:
         share = max(0.0, 1 - SHARED_GPU_RESERVE - config["engine_args"].get("gpu_memory_utilization", 0.0))
+    given = request.config.get("trainer_args") or {}  # before RL's defaults were filled in
     worker = TrainerWorker(
         request.base_model,
         config,
         request.output_dir,
         save_optimizer=settings.save_optimizer,
         gpu_memory_share=share,
+        sft_args={key: value for key, value in given.items() if key in SFT_TRAINER_DEFAULTS},
     )
     if not request.is_dedicated:
         worker.on_event = request.emit

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from art import dev
 from art.checkpoints import checkpoint_dir, copy_checkpoint, newest_step, next_step, require_checkpoint
@@ -28,10 +28,13 @@ from art.unsloth.worker import StepOutcome
 if TYPE_CHECKING:
     from art.preprocessing.batch import TrainingBatch
     from art.preprocessing.disk import DiskPackedTensors
-    from art.trajectories import TrajectoryGroup
+    from art.preprocessing.sft_store import SFTBatches, StoredPart
+    from art.trajectories import Trajectory, TrajectoryGroup
     from art.unsloth.parts import ServiceParts
 
 logger = logging.getLogger(__name__)
+
+_TrainStep: TypeAlias = Callable[[int], Awaitable[StepOutcome]]  # trains and saves the step of that number
 
 
 @dataclass
@@ -102,16 +105,54 @@ class UnslothService:
             InferenceError: The step is saved but could not be served.
         """
         settings = resolve_train_settings(config, _config)
-        train = self._train_dedicated if self.is_dedicated else self._train_shared
-        async with self._started.training:
-            self._raise_failure()
-            metrics_of_rows = await train(disk_packed_tensors, settings, verbose=verbose)
-        for metrics in metrics_of_rows:
+        worker = self._started.worker
+        for metrics in await self._train_and_publish(
+            lambda step: worker.train_step(disk_packed_tensors, settings, step, verbose=verbose)
+        ):
             yield metrics
 
-    async def _train_shared(
-        self, disk_packed_tensors: DiskPackedTensors, settings: TrainSettings, *, verbose: bool = False
-    ) -> list[dict[str, float]]:
+    async def prepare_sft(
+        self, trajectories: Sequence[Trajectory], store: Path, *, first_index: int, batch_size: int
+    ) -> StoredPart:
+        """Tokenize given answers into a file of `store`; see `art.preprocessing.sft_store`."""
+        return await self._started.worker.prepare_sft(
+            trajectories,
+            store,
+            first_index=first_index,
+            batch_size=batch_size,
+            chat_template_kwargs=self._started.chat_template_kwargs,
+        )
+
+    async def train_sft(self, batches: SFTBatches, verbose: bool = False) -> AsyncIterator[dict[str, float]]:
+        """Train one step on given answers, save it, serve it; yield the metrics of each optimizer step.
+
+        The step reaches rollouts as one of reinforcement learning does, through `register_lora_for_step`. When this
+        raises, generation goes on with the step that was served before.
+
+        Args:
+            batches: A list of batches, or `StoredSFTBatches`; without any there is no step.
+            verbose: Log every optimizer step.
+
+        Raises:
+            NoTrainableTokensError: There is nothing to train.
+            TrainingError: Training failed; the trainer is as it was before the step.
+            CheckpointError: The step could not be saved; the trainer is as it was before the step.
+            InferenceError: The step is saved but could not be served.
+        """
+        if not len(batches):
+            return
+        worker = self._started.worker
+        for metrics in await self._train_and_publish(
+            lambda step: worker.train_sft_step(batches, step, verbose=verbose)
+        ):
+            yield metrics
+
+    async def _train_and_publish(self, train: _TrainStep) -> list[dict[str, float]]:
+        async with self._started.training:
+            self._raise_failure()
+            return await (self._train_dedicated(train) if self.is_dedicated else self._train_shared(train))
+
+    async def _train_shared(self, train: _TrainStep) -> list[dict[str, float]]:
         """Train while the engine has yielded, then make the new step known to engine and HTTP layer, and confirm it."""
         parts = self._started
         step = next_step(Path(self.output_dir))
@@ -121,7 +162,7 @@ class UnslothService:
             async with parts.runtime.yielded_to_trainer():
                 self._is_sleeping = slept = await parts.runtime.is_sleeping()
                 try:
-                    outcome = await self._train_on_freed_memory(disk_packed_tensors, settings, step, verbose)
+                    outcome = await self._train_on_freed_memory(train, step)
                 finally:
                     self._is_sleeping = False
         except BaseException:
@@ -132,13 +173,11 @@ class UnslothService:
         publication = await self.register_lora_for_step(outcome.step, str(outcome.checkpoint_dir))
         return _with_timings(outcome, publication, turnaround_s)
 
-    async def _train_dedicated(
-        self, disk_packed_tensors: DiskPackedTensors, settings: TrainSettings, *, verbose: bool = False
-    ) -> list[dict[str, float]]:
+    async def _train_dedicated(self, train: _TrainStep) -> list[dict[str, float]]:
         """Train in the trainer's process while the server goes on answering, then have the server take the step
         over."""
         step = next_step(Path(self.output_dir))
-        outcome = await self._started.worker.train_step(disk_packed_tensors, settings, step, verbose=verbose)
+        outcome = await train(step)
         publication = await self._reload_adapter(str(outcome.checkpoint_dir), outcome.step)
         return _with_timings(outcome, publication, turnaround_s=0.0)
 
@@ -240,13 +279,11 @@ class UnslothService:
             )
         return self._parts
 
-    async def _train_on_freed_memory(
-        self, packed: DiskPackedTensors, settings: TrainSettings, step: int, verbose: bool
-    ) -> StepOutcome:
+    async def _train_on_freed_memory(self, train: _TrainStep, step: int) -> StepOutcome:
         worker = self._started.worker
         try:
             await worker.onload()
-            return await worker.train_step(packed, settings, step, verbose=verbose)
+            return await train(step)
         finally:
             await uninterrupted(worker.offload())
 

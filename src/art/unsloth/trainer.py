@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +18,17 @@ import torch
 
 from art.checkpoints import ADAPTER_CONFIG_FILE, checkpoint_dir, newest_step, next_step
 from art.dev.model import InternalModelConfig
-from art.dev.settings import INIT_DEFAULTS, TRAINER_DEFAULTS, TrainSettings
+from art.dev.settings import INIT_DEFAULTS, SFT_TRAINER_DEFAULTS, TRAINER_DEFAULTS, TrainSettings
 from art.errors import MissingDependencyError, TrainingError
 from art.preprocessing.disk import DiskPackedTensors, packed_tensors_from_dir
+from art.preprocessing.sft_store import SFTBatches
 from art.probe import PROBE_TEXT, PROBE_TOKENS, AdapterProbe
 from art.unsloth.language_model import LanguageModel
 from art.unsloth.offload import Offloader, free_cached_memory
 from art.unsloth.optimizer import log_ignored_arguments, make_optimizer
 from art.unsloth.save_adapter import save_adapter
 from art.unsloth.self_check import check_model
+from art.unsloth.sft import SFTTrainer
 from art.unsloth.state import build_model
 from art.unsloth.train import RowTrainer
 from art.unsloth.training_state import (
@@ -66,10 +68,19 @@ class LoraTrainer:
         base_model: Hub id or path of the base model.
         config: The model's configuration, complete (from `get_model_config`).
         output_dir: The model's folder, which holds `checkpoints/`.
+        sft_args: Trainer arguments of supervised fine-tuning that differ from its defaults.
     """
 
-    def __init__(self, *, base_model: str, config: InternalModelConfig, output_dir: Path) -> None:
+    def __init__(
+        self,
+        *,
+        base_model: str,
+        config: InternalModelConfig,
+        output_dir: Path,
+        sft_args: Mapping[str, Any] | None = None,
+    ) -> None:
         self._config = config
+        self._sft_args = {**SFT_TRAINER_DEFAULTS, **(sft_args or {})}
         self._output_dir = Path(output_dir)
         start: str = config["init_args"].get("model_name") or base_model
         self._starts_from_adapter = (Path(start) / ADAPTER_CONFIG_FILE).is_file()
@@ -131,6 +142,12 @@ class LoraTrainer:
         """The longest packed row that may be trained, in tokens."""
         return int(self._config["init_args"].get("max_seq_length") or INIT_DEFAULTS["max_seq_length"])
 
+    @property
+    def max_conversation_tokens(self) -> int:
+        """The longest single conversation that may be trained, in tokens."""
+        positions = getattr(self._require_loaded().model.text_config, "max_position_embeddings", None)
+        return min(self.max_sequence_tokens, int(positions)) if positions else self.max_sequence_tokens
+
     def train(
         self, disk_packed_tensors: DiskPackedTensors, settings: TrainSettings, *, verbose: bool = False
     ) -> Iterator[dict[str, float]]:
@@ -158,10 +175,36 @@ class LoraTrainer:
             rows_per_step=settings.grad_accumulation_sequences or int(accumulated),
             step=next_step(self._output_dir),
         )
+        yield from self._all_or_nothing("rl", rows.train(packed, verbose=verbose))
+
+    def train_sft(self, batches: SFTBatches, *, verbose: bool = False) -> Iterator[dict[str, float]]:
+        """Train on given answers; a generator that yields the metrics of each optimizer step, one for each batch.
+
+        Batches without a token to train are left out. All or nothing, as `train`.
+
+        Raises:
+            NoTrainableTokensError: There is nothing to train.
+            NonFiniteLossError: No optimizer step could be taken.
+            torch.OutOfMemoryError: The GPU's memory was not enough; cached memory has been freed.
+            MemoryError: The host's memory was not enough.
+        """
+        loaded = self._require_loaded()
+        trainer = SFTTrainer(
+            model=loaded.model,
+            optimizer=loaded.optimizer,
+            weight_decay=float(self._sft_args["weight_decay"]),
+            max_grad_norm=float(self._sft_args["max_grad_norm"] or 0.0),
+            step=next_step(self._output_dir),
+        )
+        yield from self._all_or_nothing("sft", trainer.train(batches, verbose=verbose))
+
+    def _all_or_nothing(
+        self, mode: TrainingMode, optimizer_steps: Iterator[dict[str, float]]
+    ) -> Iterator[dict[str, float]]:
         before = self.snapshot()
         try:
-            self.enter_mode("rl")
-            yield from rows.train(packed, verbose=verbose)
+            self.enter_mode(mode)
+            yield from optimizer_steps
         except BaseException as err:
             # The frames hold activations, for which there may be no room beside the copies that come back.
             traceback.clear_frames(err.__traceback__)

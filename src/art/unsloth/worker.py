@@ -36,7 +36,8 @@ from art.inference.tasks import uninterrupted
 if TYPE_CHECKING:
     from art.preprocessing.batch import TrainingBatch
     from art.preprocessing.disk import DiskPackedTensors
-    from art.trajectories import TrajectoryGroup
+    from art.preprocessing.sft_store import SFTBatches, StoredPart
+    from art.trajectories import Trajectory, TrajectoryGroup
     from art.unsloth.trainer import LoraTrainer
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class TrainerWorker:
         output_dir: The model's folder.
         save_optimizer: Save the optimizer's state with the newest checkpoint.
         gpu_memory_share: Of each GPU's memory, how much the trainer may take; None for no limit.
+        sft_args: Trainer arguments of supervised fine-tuning that differ from its defaults.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class TrainerWorker:
         *,
         save_optimizer: bool,
         gpu_memory_share: float | None = None,
+        sft_args: Mapping[str, Any] | None = None,
     ) -> None:
         self.on_event: Callable[[Any], None] | None = None
         self._base_model = base_model
@@ -98,6 +101,7 @@ class TrainerWorker:
         self._model_dir = Path(output_dir)
         self._save_optimizer = save_optimizer
         self._gpu_memory_share = gpu_memory_share
+        self._sft_args = dict(sft_args or {})
         self._trainer: LoraTrainer | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._seed = config.get("peft_args", {}).get("random_state", 3407)
@@ -126,7 +130,37 @@ class TrainerWorker:
 
         When anything fails, or the call is cancelled, the trainer is as it was before and no checkpoint exists.
         """
-        return await self._run(lambda stop: self._train_step(packed, settings, step, verbose, stop))
+        return await self._run(
+            lambda stop: self._take_step(
+                "rl",
+                self._loaded.train(packed, settings, verbose=verbose),
+                step,
+                packed["num_sequences"],
+                stop,
+            )
+        )
+
+    async def prepare_sft(
+        self,
+        trajectories: Sequence[Trajectory],
+        store: Path,
+        *,
+        first_index: int,
+        batch_size: int,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> StoredPart:
+        """Tokenize given answers into a file; see `art.preprocessing.sft_store.store_part`."""
+        return await self._run(
+            lambda stop: self._prepare_sft(trajectories, store, first_index, batch_size, chat_template_kwargs)
+        )
+
+    async def train_sft_step(self, batches: SFTBatches, step: int, *, verbose: bool = False) -> StepOutcome:
+        """Train on given answers and save the result as a checkpoint; all or nothing, as `train_step`."""
+        return await self._run(
+            lambda stop: self._take_step(
+                "sft", self._loaded.train_sft(batches, verbose=verbose), step, len(batches), stop
+            )
+        )
 
     async def offload(self) -> None:
         """Take the trainer off the GPU."""
@@ -171,7 +205,12 @@ class TrainerWorker:
             remove_abandoned_staging(self._model_dir)
             if self._gpu_memory_share is not None:
                 limit_gpu_memory(self._gpu_memory_share)
-            trainer = LoraTrainer(base_model=self._base_model, config=self._config, output_dir=self._model_dir)
+            trainer = LoraTrainer(
+                base_model=self._base_model,
+                config=self._config,
+                output_dir=self._model_dir,
+                sft_args=self._sft_args,
+            )
             with _named_base_model(self._base_model):
                 trainer.load()
             self._trainer = trainer
@@ -189,13 +228,9 @@ class TrainerWorker:
     ) -> TrainingBatch:
         from art.preprocessing.batch import build_training_batch
 
-        tokenizer = self._loaded.tokenizer
-        template = resolve_chat_template(self._config).template
-        if template is not None:
-            tokenizer.chat_template = template
         return build_training_batch(
             groups,
-            tokenizer=tokenizer,
+            tokenizer=self._tokenizer(),
             image_processor=self._loaded.image_processor,
             tensors_dir=self._model_dir / "tensors",
             max_sequence_tokens=self._loaded.max_sequence_tokens,
@@ -204,25 +239,57 @@ class TrainerWorker:
             rng=random.Random(f"{self._seed}/{next_step(self._model_dir)}"),  # so that a resumed run orders rows alike
         )
 
-    def _train_step(
-        self, packed: DiskPackedTensors, settings: TrainSettings, step: int, verbose: bool, stop: threading.Event
+    def _prepare_sft(
+        self,
+        trajectories: Sequence[Trajectory],
+        store: Path,
+        first_index: int,
+        batch_size: int,
+        chat_template_kwargs: Mapping[str, object] | None,
+    ) -> StoredPart:
+        from art.preprocessing.sft_store import store_part
+
+        return store_part(
+            store,
+            trajectories,
+            first_index=first_index,
+            batch_size=batch_size,
+            tokenizer=self._tokenizer(),
+            max_seq_length=self._loaded.max_conversation_tokens,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+
+    def _tokenizer(self) -> Any:
+        """Return the tokenizer with the chat template that the server uses."""
+        tokenizer = self._loaded.tokenizer
+        template = resolve_chat_template(self._config).template
+        if template is not None:
+            tokenizer.chat_template = template
+        return tokenizer
+
+    def _take_step(
+        self,
+        made_by: MadeBy,
+        optimizer_steps: Iterator[dict[str, float]],
+        step: int,
+        num_expected: int,
+        stop: threading.Event,
     ) -> StepOutcome:
         with self._all_or_nothing():
             started = time.monotonic()
             metrics = []
-            rows = self._loaded.train(packed, settings, verbose=verbose)
             try:
-                for row in rows:
+                for row in optimizer_steps:
                     metrics.append(row)
-                    self._tell_progress(step, len(metrics), packed["num_sequences"], row)
+                    self._tell_progress(step, len(metrics), num_expected, row)
                     if stop.is_set():
                         raise TrainingError(
                             f"training of step {step} was cancelled after {len(metrics)} optimizer steps"
                         )
             finally:
-                _close_iterator(rows)
+                _close_iterator(optimizer_steps)
             trained = time.monotonic()
-            path = self._save(step, "rl")
+            path = self._save(step, made_by)
             if stop.is_set():
                 logger.info("step saved although its call was cancelled meanwhile: step=%d", step)
         return StepOutcome(step, path, metrics, trained - started, time.monotonic() - trained)

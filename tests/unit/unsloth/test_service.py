@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from art.dev.settings import TrainSettings
 from art.errors import LocalServingUnavailableError, StaleAdapterError, TrainingError
 from art.unsloth.service import UnslothService
 
@@ -57,9 +56,8 @@ def fail_a_step(tmp_path: Path, *, can_sleep: bool, stale: bool) -> tuple[Unslot
     machine = Machine(can_sleep=can_sleep, stale=stale)
     service = UnslothService(model_name="m", base_model="b", config={}, output_dir=str(tmp_path))
     service._parts = machine  # type: ignore[assignment]
-    packed: Any = {}
     with pytest.raises(TrainingError, match="ordered by the test"):
-        asyncio.run(service._train_shared(packed, TrainSettings()))
+        asyncio.run(service._train_shared(machine.train_step))
     return service, machine
 
 
