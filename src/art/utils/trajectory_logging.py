@@ -227,7 +227,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
         messages_and_choices=entries,
         tools=_parse(row.get("tools")),
         additional_histories=[_history(history) for history in histories],
-        reward=row.get("reward") or 0.0,
+        reward=0.0 if row.get("reward") is None else row["reward"],
         initial_policy_version=row.get("initial_policy_version"),
         final_policy_version=row.get("final_policy_version"),
         metrics=_parse(row.get("metrics")) or {},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ __all__ = [
     "trajectory_group_to_dict",
     "trajectory_to_dict",
 ]
+
+
+_OLD_SUFFIXES = (".jsonl", ".yaml", ".yml")
 
 
 @dataclass
@@ -106,8 +109,8 @@ def migrate_jsonl_to_parquet(
 ) -> MigrationResult:
     """Convert one file; the parquet file lies beside it.
 
-    The original is deleted only after the new file has been read back with the same number of trajectories. Nothing
-    is raised: a file that cannot be converted stays, its error is logged and in the result.
+    The original is deleted only after the new file has been read back and holds the same. Nothing is raised: a file
+    that cannot be converted stays, its error is logged and in the result.
 
     Args:
         jsonl_path: The file.
@@ -126,7 +129,7 @@ def migrate_jsonl_to_parquet(
         write_trajectory_groups_parquet(groups, target)
         bytes_after = target.stat().st_size
         if delete_original:
-            _require_same_size(groups, read_trajectory_groups_parquet(target))
+            _require_same(groups, read_trajectory_groups_parquet(target))
             source.unlink()
     except (OSError, ValueError, KeyError, TypeError) as err:
         logger.warning("trajectory file not converted, kept as it is: path=%s cause=%s: %s", source, type(err), err)
@@ -140,7 +143,7 @@ def migrate_trajectories_dir(
     dry_run: bool = False,
     progress_callback: Callable[[str], None] | None = None,
 ) -> MigrationResult:
-    """Convert every `.jsonl` file in a folder and below it.
+    """Convert every `.jsonl`, `.yaml` and `.yml` file in a folder and below it.
 
     Args:
         trajectories_dir: The folder; it need not exist.
@@ -149,7 +152,8 @@ def migrate_trajectories_dir(
         progress_callback: Called with each file's path before it is converted.
     """
     result = MigrationResult()
-    for path in sorted(Path(trajectories_dir).rglob("*.jsonl")):
+    old_files = (path for path in Path(trajectories_dir).rglob("*") if path.suffix in _OLD_SUFFIXES and path.is_file())
+    for path in sorted(old_files):
         if progress_callback is not None:
             progress_callback(str(path))
         result += migrate_jsonl_to_parquet(path, delete_original=delete_originals, dry_run=dry_run)
@@ -204,7 +208,10 @@ def _load_records(serialized: str) -> list[Any]:
         return loaded if isinstance(loaded, list) else [loaded]
 
 
-def _require_same_size(written: Iterable[TrajectoryGroup], read: Iterable[TrajectoryGroup]) -> None:
+def _require_same(written: list[TrajectoryGroup], read: list[TrajectoryGroup]) -> None:
     expected, found = [len(group) for group in written], [len(group) for group in read]
     if expected != found:
         raise DataError(f"the new file holds groups of {found} trajectories, the old one of {expected}")
+    for index, (old, new) in enumerate(zip(written, read, strict=True)):
+        if to_json(old.model_dump(mode="json")) != to_json(new.model_dump(mode="json")):
+            raise DataError(f"the new file does not hold the same as the old one: group {index} differs")
