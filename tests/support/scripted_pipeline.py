@@ -62,7 +62,8 @@ class ScriptedBackend(FakeBackend):
     def _model_inference_name(self, model: AnyModel, step: int | None = None) -> str:
         if self.failure is not None:
             raise self.failure
-        return f"{model.name}@{step if step is not None else _leased.get() or self.served_step}"
+        step = _leased.get() if step is None else step
+        return f"{model.name}@{self.served_step if step is None else step}"
 
     async def _get_step(self, model: AnyTrainableModel) -> int:
         return self.newest()

@@ -48,9 +48,10 @@ class TrainingStage:
         while last_step is None or run.state.policy_version < last_step:
             waiting_since = time.monotonic()
             batch = await self.batcher.collect()
+            is_last = batch.is_last or run.state.done  # after a stop, one more with what was waiting
             if batch.finished:
                 await self._train(batch, idle_s=time.monotonic() - waiting_since)
-            if batch.is_last:
+            if is_last:
                 break
         await self._log_discards()
         run.activity.leave(NAME)
