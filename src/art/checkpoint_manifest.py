@@ -52,11 +52,13 @@ class Origin:
             "fork": taken over from another model; "other": not known.
         base_model: Hub id or path of the base model, as the script wrote it.
         parent: What it was made from.
+        forked_from: The checkpoint of another model with which this model's steps began, if they did.
     """
 
     made_by: MadeBy = "other"
     base_model: str | None = None
     parent: ParentCheckpoint | None = None
+    forked_from: ParentCheckpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -135,11 +137,11 @@ def parse_manifest(content: bytes) -> Manifest:
         fields = json.loads(content)
         if fields["format"] != FORMAT:
             raise ValueError(f"format {fields['format']} is not known to this version, which writes {FORMAT}")
-        parent = fields["parent"]
         origin = Origin(
             made_by=fields["made_by"] if fields["made_by"] in get_args(MadeBy) else "other",
             base_model=fields["base_model"],
-            parent=None if parent is None else ParentCheckpoint(**parent),
+            parent=_parse_parent(fields["parent"]),
+            forked_from=_parse_parent(fields["forked_from"]),
         )
         files = {_checked_name(name): FileRecord(**record) for name, record in fields["files"].items()}
         return Manifest(int(fields["step"]), origin, files, fields["created_at"], fields["version"])
@@ -159,6 +161,10 @@ def sha256_of(path: Path) -> str:
         while block := file.read(_READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _parse_parent(fields: Mapping[str, Any] | None) -> ParentCheckpoint | None:
+    return None if fields is None else ParentCheckpoint(**fields)
 
 
 def _is_as_recorded(path: Path, record: FileRecord, digests: bool) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from art.checkpoint_manifest import (
     MANIFEST_FILE,
     OPTIONAL_FILES,
+    MadeBy,
     Manifest,
     Origin,
     ParentCheckpoint,
@@ -156,6 +157,22 @@ def stage_checkpoint(
         raise
 
 
+def origin_after(previous: Path | None, made_by: MadeBy, base_model: str | None = None) -> Origin:
+    """Say where the step that follows a checkpoint of the same model comes from.
+
+    Args:
+        previous: The checkpoint, which is complete; None where there is none.
+        made_by: What makes the new step.
+        base_model: Its base model; None: the same as before.
+    """
+    if previous is None:
+        return Origin(made_by, base_model)
+    manifest = read_manifest(previous)
+    before = Origin() if manifest is None else manifest.origin
+    parent = ParentCheckpoint(int(previous.name)) if previous.name.isdecimal() else None
+    return Origin(made_by, base_model or before.base_model, parent, before.forked_from)
+
+
 def remove_abandoned_staging(model_dir: Path) -> list[Path]:
     """Remove staging folders whose writer is gone, as after a kill in the middle of saving."""
     removed = []
@@ -177,10 +194,7 @@ def copy_checkpoint(source: Path, model_dir: Path, step: int) -> Path:
         CheckpointError: The step exists already, or the file system refused.
     """
     verify_checkpoint(source)
-    manifest = read_manifest(source)
-    parent = ParentCheckpoint(int(source.name)) if source.name.isdecimal() else None
-    origin = Origin("copy", None if manifest is None else manifest.origin.base_model, parent)
-    with stage_checkpoint(model_dir, step, origin) as staging:
+    with stage_checkpoint(model_dir, step, origin_after(source, "copy")) as staging:
         link_tree(source, staging)
     return checkpoint_dir(model_dir, step)
 

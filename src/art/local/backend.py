@@ -27,6 +27,7 @@ from art.inference.rollout_transport import RolloutTransport
 from art.inference.tasks import uninterrupted
 from art.local import pipeline_support
 from art.local.base_model import check_base_model
+from art.local.checkpoint_transfer import CheckpointTransferMethods
 from art.local.gpu_costs import gpu_cost_per_hour_usd
 from art.local.hosting import HostedService
 from art.local.sft import train_sft
@@ -47,7 +48,7 @@ _Key = tuple[str, str]
 _leased_steps: contextvars.ContextVar[dict[_Key, int] | None] = contextvars.ContextVar("art_leased_steps", default=None)
 
 
-class LocalBackend:
+class LocalBackend(CheckpointTransferMethods):
     """Trains with Unsloth and serves with vLLM on this machine.
 
     Use it as a context manager, or call `close()`: either ends every process that it started.
@@ -402,6 +403,10 @@ class LocalBackend:
 
     def _model_dir(self, model: Model[Any, Any]) -> Path:
         return Path(get_model_dir(model, self._path))
+
+    def _is_running(self, model: Model[Any, Any]) -> bool:
+        hosted = self._services.get(_key(model))
+        return hosted is not None and hosted.gate.failure is None
 
     def _hosted(self, model: Model[Any, Any]) -> HostedService:
         hosted = self._services.get(_key(model))

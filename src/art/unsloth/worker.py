@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from art.checkpoint_manifest import TRAINER_STATE_FILE, MadeBy, Origin, ParentCheckpoint
+from art.checkpoint_manifest import TRAINER_STATE_FILE, MadeBy
 from art.checkpoints import (
     checkpoint_dir,
     list_steps,
     newest_step,
     next_step,
+    origin_after,
     remove_abandoned_staging,
     stage_checkpoint,
 )
@@ -305,8 +306,9 @@ class TrainerWorker:
 
     def _save(self, step: int, made_by: MadeBy) -> Path:
         previous = newest_step(self._model_dir)
-        parent = None if previous is None else ParentCheckpoint(previous)
-        with stage_checkpoint(self._model_dir, step, Origin(made_by, self._base_model, parent)) as staging:
+        source = None if previous is None else checkpoint_dir(self._model_dir, previous)
+        origin = origin_after(source, made_by, self._base_model)
+        with stage_checkpoint(self._model_dir, step, origin) as staging:
             self._loaded.save(staging, include_optimizer=self._save_optimizer)
         for older in list_steps(self._model_dir):
             if older != step:
