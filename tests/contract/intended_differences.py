@@ -80,6 +80,8 @@ INTENDED: dict[str, str] = {
     "art.local.backend:LocalBackend.__exit__": "`with` gives its arguments by position",
     "art.local.backend:LocalBackend.__aexit__": "`async with` gives its arguments by position",
     "art.local.backend:LocalBackend.train": "`loss_fn` None means 'cispo', so that `ppo=True` can stand alone",
+    "art.rewards.ruler:Response.scores": "required: a judge that leaves them out gave no answer",
+    "art.rewards.ruler:TrajectoryScore.*": "required: a judge that leaves them out gave no answer",
     "art.transformers.patches:*": "nothing of transformers is patched on import",
     "art.utils.benchmarking.load_trajectories:cache_path": "a cache that was never used",
     "art.utils.lifecycle:*": "interior of process handling, which no script reaches",

@@ -59,7 +59,7 @@ class WandbRun:
         if not os.environ.get("WANDB_API_KEY") or (report_metrics is not None and "wandb" not in report_metrics):
             return None
         with self._lock:
-            if self._run is None or getattr(self._run, "_is_finished", False):
+            if self._run is None or _is_finished(self._run):
                 self._run = self._open(project, name, inference_base_url)
             return self._run
 
@@ -80,9 +80,22 @@ class WandbRun:
         settings = None
         if inference_base_url is not None:
             settings = wandb.Settings(x_stats_open_metrics_endpoints={"vllm": _metrics_url(inference_base_url)})
-        run = wandb.init(
-            project=project, name=name, id=name, resume="allow", config=self._config or None, settings=settings
-        )
+        with _open_runs.lock:
+            run = _open_runs.find(project, name, wandb.run)
+            if run is not None:
+                run.config.update(self._config, allow_val_change=True)  # another object may have set others
+            else:
+                run = wandb.init(
+                    project=project,
+                    name=name,
+                    id=name,
+                    resume="allow",
+                    config=self._config or None,
+                    settings=settings,
+                    # While another run is open, such as that of a second model, wandb would give that one.
+                    reinit="create_new" if _open_runs.has_others(wandb.run) else None,
+                )
+            _open_runs.add(project, name, run)
         self._defined = set()
         run.define_metric(STEP_METRIC)
         self._define(run, (f"{section}/*" for section in _PLOTTED_BY_STEP))
@@ -94,6 +107,36 @@ class WandbRun:
             if key not in self._defined:
                 run.define_metric(key, step_metric=STEP_METRIC)
                 self._defined.add(key)
+
+
+class _OpenRuns:
+    """The runs that this process has open: wandb itself only tells the one that was opened last."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._runs: dict[tuple[str, str], Run] = {}
+
+    def add(self, project: str, name: str, run: Run) -> None:
+        self._runs[project, name] = run
+
+    def find(self, project: str, name: str, global_run: Run | None) -> Run | None:
+        """Give the open run of a model, opened by another object of it or by the script itself."""
+        run = self._runs.get((project, name))
+        if run is not None and not _is_finished(run):
+            return run
+        is_meant = global_run is not None and (global_run.project, global_run.id) == (project, name)
+        return global_run if is_meant else None
+
+    def has_others(self, global_run: Run | None) -> bool:
+        """Say whether any run is open."""
+        return global_run is not None or not all(_is_finished(run) for run in self._runs.values())
+
+
+_open_runs = _OpenRuns()
+
+
+def _is_finished(run: Run) -> bool:
+    return bool(getattr(run, "_is_finished", False))
 
 
 def _metrics_url(inference_base_url: str) -> str:

@@ -16,8 +16,11 @@ PROVENANCE_KEY = "wandb.provenance"
 def record_provenance(run: wandb.Run, provenance: str) -> None:
     """Append a label, such as "local-rl", to the metadata of the run's latest adapter artifact.
 
-    Does nothing where the run has logged no artifact of type `lora`, or where wandb is not installed.
+    Does nothing where the run has logged no artifact of type `lora`, is kept offline, or where wandb is not installed.
     """
+    if getattr(run, "offline", False):
+        logger.debug("provenance not recorded: run %s is kept offline, where artifacts cannot be looked up", run.name)
+        return
     try:
         import wandb
     except ImportError:

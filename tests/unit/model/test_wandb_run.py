@@ -11,15 +11,23 @@ from typing import Any
 
 import pytest
 
-from art.model import Model
+from art.model import Model, wandb_run
+
+
+class FakeConfig(dict[str, Any]):
+    def update(self, values: dict[str, Any], allow_val_change: bool = False) -> None:  # type: ignore[override]
+        if not allow_val_change and any(self.get(key, value) != value for key, value in values.items()):
+            raise ValueError("wandb refuses to change a value")
+        super().update(values)
 
 
 class FakeRun:
     def __init__(self, **given: Any) -> None:
         self.given = given
-        self.config = dict(given["config"] or {})
+        self.config = FakeConfig(given["config"] or {})
         self.rows: list[dict[str, float]] = []
         self.defined: dict[str, str | None] = {}
+        self.id, self.project = given["id"], given["project"]
         self._is_finished = False
 
     def define_metric(self, name: str, step_metric: str | None = None) -> None:
@@ -33,6 +41,7 @@ class FakeWandb(ModuleType):
     def __init__(self) -> None:
         super().__init__("wandb")
         self.runs: list[FakeRun] = []
+        self.run: FakeRun | None = None
 
     def init(self, **given: Any) -> FakeRun:
         self.runs.append(FakeRun(**given))
@@ -47,6 +56,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.setenv("WANDB_API_KEY", "key")
+    monkeypatch.setattr(wandb_run, "_open_runs", wandb_run._OpenRuns())
     return fake
 
 
@@ -68,6 +78,7 @@ def test_rows_go_to_a_run_named_after_the_model(tmp_path: Path, wandb: FakeWandb
         "resume": "allow",
         "config": {"lr": 1},
         "settings": {"x_stats_open_metrics_endpoints": {"vllm": "http://127.0.0.1:8123/metrics"}},
+        "reinit": None,
     }
     first = run.rows[0]
     assert (first["train/x"], first["costs/cum/judge"], first["training_step"]) == (1.0, 2.0, 3)
@@ -77,6 +88,31 @@ def test_rows_go_to_a_run_named_after_the_model(tmp_path: Path, wandb: FakeWandb
     assert run.defined["costs/judge"] == "training_step"
     model.update_wandb_config({"nested": {"a": 1}})
     assert run.config == {"lr": 1, "nested": {"a": 1}}
+
+
+def test_open_runs_of_others_are_left_alone(tmp_path: Path, wandb: FakeWandb) -> None:
+    first = prompted(tmp_path)._get_wandb_run()
+    second = prompted(tmp_path, name="other")._get_wandb_run()
+    assert second is not first
+    wandb.runs[0]._is_finished = wandb.runs[1]._is_finished = True
+    wandb.run = FakeRun(id="by the script", project="mail", config=None)
+    prompted(tmp_path)._get_wandb_run()
+    assert [run.given["reinit"] for run in wandb.runs] == [None, "create_new", "create_new"]
+
+
+def test_open_run_of_the_same_model_is_shared(tmp_path: Path, wandb: FakeWandb) -> None:
+    first = prompted(tmp_path)._get_wandb_run()
+    again = prompted(tmp_path)
+    again.update_wandb_config({"lr": 2})
+    assert again._get_wandb_run() is first
+    third = prompted(tmp_path)
+    third.update_wandb_config({"lr": 3})
+    assert third._get_wandb_run() is first
+    assert prompted(tmp_path, project="chess")._get_wandb_run() is not first
+    assert wandb.runs[0].config == {"lr": 3}
+    by_script = FakeRun(id="mine", project="mail", config=None)
+    wandb.run = by_script
+    assert prompted(tmp_path, name="mine")._get_wandb_run() is by_script
 
 
 def test_no_run_without_a_key_or_when_not_asked_for(
