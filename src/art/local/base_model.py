@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from art.errors import ConfigurationError
-
-_ADAPTER_CONFIG_FILE = "adapter_config.json"
+from art.unsloth.warm_start import find_starting_adapter
 
 
 def check_base_model(base_model: str) -> None:
@@ -24,7 +23,12 @@ def check_base_model(base_model: str) -> None:
         return
     if not folder.is_dir():
         raise ConfigurationError(f"{what} is a file: it must be a folder with a model, or a Hub id")
-    if (folder / _ADAPTER_CONFIG_FILE).is_file():
+    adapter = find_starting_adapter(base_model)
+    if adapter is not None:
+        try:
+            check_base_model(adapter.base_model)
+        except ConfigurationError as err:
+            raise ConfigurationError(f"{what} is an adapter whose own base model is unusable: {err}") from err
         return
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

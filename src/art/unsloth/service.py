@@ -23,6 +23,7 @@ from art.errors import InferenceError, LocalServingUnavailableError
 from art.inference.publish import Publication
 from art.inference.tasks import uninterrupted
 from art.types import TrainConfig
+from art.unsloth.warm_start import start_from_adapter
 from art.unsloth.worker import StepOutcome
 
 if TYPE_CHECKING:
@@ -257,10 +258,11 @@ class UnslothService:
     async def _start(self, config: dev.OpenAIServerConfig) -> ServiceParts:
         from art.unsloth.parts import ServiceRequest, build_parts
 
+        base_model, model_config = start_from_adapter(self.base_model, self.config)
         request = ServiceRequest(
             model_name=self.model_name,
-            base_model=self.base_model,
-            config=self.config,
+            base_model=base_model,
+            config=model_config,
             output_dir=self.output_dir,
             server_config=config,
             emit=self._emit,
