@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from asyncio import StreamWriter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -57,7 +58,7 @@ class ScriptedOpenAI(HttpServer):
         message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
         assert isinstance(message, dict)
         if body.get("stream"):
-            await self._stream(writer, body["model"], message)
+            await self._stream(writer, body["model"], message, body.get("n") or 1)
         else:
             await self.write_answer(writer, json.dumps(self._completion(body["model"], message)).encode())
 
@@ -65,21 +66,30 @@ class ScriptedOpenAI(HttpServer):
         choices = [] if message.get("no_choices") else [{**_choice(message), "message": message}]
         return {"object": "chat.completion", "usage": self.usage, "choices": choices, **_identity(model)}
 
-    async def _stream(self, writer: StreamWriter, model: str, message: dict[str, Any]) -> None:
-        calls = [{"index": n, **call} for n, call in enumerate(message.get("tool_calls") or [])]
-        text = message.get("content") or ""
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-        deltas += [{"content": piece} for piece in (text[: len(text) // 2], text[len(text) // 2 :]) if piece]
-        deltas += [{"tool_calls": calls}] if calls else []
+    async def _stream(self, writer: StreamWriter, model: str, message: dict[str, Any], choices: int) -> None:
         await self.begin_stream(writer)
-        for number, delta in enumerate(deltas):
-            is_last = number == len(deltas) - 1
-            choice = {**_choice(message), "delta": delta} if is_last else {"index": 0, "delta": delta}
-            chunk = {"object": "chat.completion.chunk", "choices": [choice], **_identity(model)}
-            await write_chunk(writer, f"data: {json.dumps(chunk)}\n\n")
+        streams = [_deltas(message, suffix=f" #{index}" if index else "") for index in range(choices)]
+        for deltas in itertools.zip_longest(*streams):  # one choice in each chunk, in turns, the last one first
+            for index, delta in reversed([*enumerate(deltas)]):
+                if delta is None:
+                    continue
+                is_last = delta is streams[index][-1]
+                choice = {**(_choice(message) if is_last else {}), "index": index, "delta": delta}
+                chunk = {"object": "chat.completion.chunk", "choices": [choice], **_identity(model)}
+                await write_chunk(writer, f"data: {json.dumps(chunk)}\n\n")
+        usage = {"object": "chat.completion.chunk", "choices": [], "usage": self.usage, **_identity(model)}
+        await write_chunk(writer, f"data: {json.dumps(usage)}\n\n")
         await write_chunk(writer, "data: [DONE]\n\n")
         await write_chunk(writer, "")
         raise Drop
+
+
+def _deltas(message: dict[str, Any], *, suffix: str) -> list[dict[str, Any]]:
+    calls = [{"index": n, **call} for n, call in enumerate(message.get("tool_calls") or [])]
+    text = message["content"] + suffix if message.get("content") else ""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in (text[: len(text) // 2], text[len(text) // 2 :]) if piece]
+    return deltas + ([{"tool_calls": calls}] if calls else [])
 
 
 def _identity(model: str) -> dict[str, Any]:

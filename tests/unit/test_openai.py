@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 from openai.types.chat.chat_completion import ChatCompletion
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk
 
@@ -13,6 +14,7 @@ from art.openai import (
     init_chat_completion,
     update_chat_completion,
 )
+from tests.support.scripted_openai import ScriptedOpenAI, serving
 
 
 def make_chunk(*choices: dict[str, Any], **fields: Any) -> ChatCompletionChunk:
@@ -163,3 +165,31 @@ async def test_stream_without_chunks_is_an_assertion_error() -> None:
         await consume_chat_completion_stream(stream)
     with pytest.raises(AssertionError):
         consume_sync_chat_completion_stream(stream)
+
+
+@pytest.mark.asyncio
+async def test_streams_of_the_real_client_with_several_choices_are_put_together() -> None:
+    async with (
+        serving(ScriptedOpenAI("hello")) as server,
+        AsyncOpenAI(base_url=server.base_url, api_key="k") as client,
+    ):
+        messages: Any = [{"role": "user", "content": "q"}]
+        whole = await consume_chat_completion_stream(
+            await client.chat.completions.create(model="m@3", messages=messages, stream=True, n=3)
+        )
+
+        def stop_at_text(chunk: ChatCompletionChunk, completion: ChatCompletion) -> None:
+            if any(choice.message.content for choice in completion.choices):
+                raise StopIteration
+
+        begun = await consume_chat_completion_stream(
+            await client.chat.completions.create(model="m@3", messages=messages, stream=True), stop_at_text
+        )
+    assert [(choice.index, choice.message.content) for choice in whole.choices] == [
+        (0, "hello"),
+        (1, "hello #1"),
+        (2, "hello #2"),
+    ]
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == 15
+    assert [choice.message.content for choice in begun.choices] == ["he"]
