@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from art.trajectories import TrajectoryGroup
+from art.utils.mean import mean
 from art.utils.old_benchmarking.calculate_step_metrics import calculate_step_std_dev
 
 TakeSums = Callable[[Mapping[str, Any]], dict[str, float]]
@@ -35,10 +35,10 @@ def average_groups(groups: list[TrajectoryGroup], take_sums: TakeSums) -> dict[s
         averaged = take_sums(group.metrics)
         for key, value in averaged.items() if group.trajectories else ():
             group_values.setdefault(f"group_{key}", []).append(value)
-    averages = {key: statistics.fmean(found) for key, found in (values | group_values).items()}
+    averages = {key: mean(found) for key, found in (values | group_values).items()}
     failures = sum(len(group.exceptions) for group in groups)
     if rewards:
-        averages["reward"] = statistics.fmean(rewards)
+        averages["reward"] = mean(rewards)
     if rewards or failures:
         averages["exception_rate"] = failures / (len(rewards) + failures)
     if groups:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-
 from art.trajectories import TrajectoryGroup
+from art.utils.mean import mean
 
 
 def calculate_step_std_dev(trajectory_groups: list[TrajectoryGroup]) -> float:
@@ -16,6 +15,7 @@ def calculate_step_std_dev(trajectory_groups: list[TrajectoryGroup]) -> float:
     for group in trajectory_groups:
         rewards = [trajectory.reward for trajectory in group.trajectories]
         if len(rewards) > 1:
-            mean = statistics.fmean(rewards)
-            deviations.append(statistics.fmean((reward - mean) ** 2 for reward in rewards) ** 0.5)
-    return statistics.fmean(deviations) if deviations else 0.0
+            center = mean(rewards)
+            # A product, since a power that is too large is an error.
+            deviations.append(mean((reward - center) * (reward - center) for reward in rewards) ** 0.5)
+    return mean(deviations) if deviations else 0.0
