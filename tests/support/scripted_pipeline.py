@@ -92,7 +92,7 @@ class ScriptedBackend(FakeBackend):
         step = self.newest() + 1
         if self.before_step is not None:
             await self.before_step(step)
-        offsets = [int(group.metadata["scenario_id"]) for group in groups if "scenario_id" in group.metadata]
+        offsets = [int(str(group.metadata["scenario_id"])) for group in groups if "scenario_id" in group.metadata]
         write_text(self.folder / f"{step:04d}.json", json.dumps(offsets))
         self.served_step = step
         if self.after_step is not None:

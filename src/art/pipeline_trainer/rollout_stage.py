@@ -119,7 +119,7 @@ class RolloutStage:
             is_tried_again,
             repr(handout.scenario)[:_EXCERPT_CHARS],
             failure,
-            exc_info=failure if failure.__traceback__ is not None else None,
+            exc_info=failure if failure.__traceback__ is not None and not self.failures.total else None,
         )
         self.failures.note_failure(failure)
         return None

@@ -39,7 +39,7 @@ async def test_names_are_counted_by_block_and_task() -> None:
             return dict(own.counts)
 
         with noting_answers(lambda: touched.append(1)) as answers:
-            counts = await asyncio.gather(ask("m@1"), ask("m@2"), ask("m@1"))
+            counts = list(await asyncio.gather(ask("m@1"), ask("m@2"), ask("m@1")))
             await client.models.list()
             with pytest.raises(Exception, match="no"):
                 await ask("broken")

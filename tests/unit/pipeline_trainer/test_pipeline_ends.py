@@ -303,7 +303,7 @@ async def test_a_rollout_that_does_not_end_is_not_waited_for(make_trainer: MakeT
     while trainer.state.scenario_offset < 1:
         await asyncio.sleep(0)
     trainer.request_stop()
-    with pytest.raises(PipelineStalledError, match="did not end within 0.3 s: rollouts"):
+    with pytest.raises(PipelineStalledError, match=r"did not end within 0\.3 s: rollouts"):
         await run
     release.set()
     while len(asyncio.all_tasks()) > 1:

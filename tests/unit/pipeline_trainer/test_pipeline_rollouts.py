@@ -146,7 +146,7 @@ async def test_so_many_failures_in_a_row_end_the_run_with_the_first(
         raise ConnectionError(f"refused {len(calls)}")
 
     trainer = make_trainer(itertools.cycle(make_scenarios(100)), rollout_fn=rollout, max_failed_groups=5)
-    with pytest.raises(TooManyRolloutFailuresError, match="5 groups in a row failed.*refused") as caught:
+    with pytest.raises(TooManyRolloutFailuresError, match=r"5 groups in a row failed.*refused") as caught:
         await trainer.train()
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert len(caught.value.failures) == 5

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from art.pipeline_trainer import StatusReporter, status
+from art.pipeline_trainer import StatusReporter
 from tests.support.scripted_pipeline import make_group
 
 
@@ -19,7 +19,7 @@ def make_reporter(**settings: Any) -> StatusReporter:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Have the time be the list's last entry."""
     times = [100.0]
-    monkeypatch.setattr(status.time, "monotonic", lambda: times[-1])
+    monkeypatch.setattr("art.pipeline_trainer.status.time.monotonic", lambda: times[-1])
     return times
 
 
