@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
+import socket
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from art._version import __version__
+from art.errors import MissingDependencyError
 
 app = typer.Typer(help="Train LLM agents with reinforcement learning on your own GPUs.", no_args_is_help=True)
 
@@ -52,6 +54,42 @@ def migrate(
         typer.echo(error, err=True)
     if result.errors:
         raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    host: Annotated[str, typer.Option(help="Address to listen on; whoever reaches it may train and delete.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 7999,
+) -> None:
+    """Serve a LocalBackend over HTTP, without any authentication, until interrupted."""
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as err:
+        typer.echo(f"cannot listen on {host}, port {port}: {err.strerror}. Choose another with --port.", err=True)
+        raise typer.Exit(1) from err
+    with listener:
+        try:
+            server = _make_run_server()
+        except ImportError as err:
+            typer.echo(str(err), err=True)
+            raise typer.Exit(1) from err
+        address = listener.getsockname()
+        typer.echo(f"serving on http://{f'[{host}]' if ':' in host else host}:{address[1]}; end it with Ctrl-C")
+        server.run(sockets=[listener])
+
+
+def _make_run_server() -> Any:
+    try:
+        from art.run_server import make_server
+    except ModuleNotFoundError as err:
+        if err.name not in ("fastapi", "uvicorn"):
+            raise
+        raise MissingDependencyError(err.name, needed_for="art run", extra="server") from err
+    from art.local import LocalBackend
+
+    return make_server(LocalBackend())
 
 
 if __name__ == "__main__":

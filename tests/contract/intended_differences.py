@@ -58,7 +58,7 @@ INTENDED: dict[str, str] = {
     "art.cli:SKILL_NAMES": "no texts of a vendor are installed",
     "art.cli:WANDB_INFERENCE_*": "no wizard on a hosted model",
     "art.cli:install_skills": "no texts of a vendor are installed",
-    "art.cli:run": "a server for a client that no release has",
+    "art.cli:run": "listens on this machine only, unless told otherwise",
     "art.cli:train_*": "no wizard on a hosted model",
     "art.cli:help_command": "`art --help` says the same",
     "art.cli:init": "no project templates",
