@@ -40,9 +40,15 @@ from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from art.unsloth.service import UnslothService
 from art.utils.output_dirs import get_default_art_path, get_model_dir
+from art.utils.record_provenance import record_provenance
 from art.utils.trajectory_migration import auto_migrate_on_register
 
 logger = logging.getLogger(__name__)
+
+PROVENANCE = "local-rl"
+"""What adapters in W&B are labelled with that were trained here."""
+LABEL_WAIT_S = 2.0
+"""How long a step waits for that: W&B may be slow, and the label may come later."""
 
 _Key = tuple[str, str]
 _leased_steps: contextvars.ContextVar[dict[_Key, int] | None] = contextvars.ContextVar("art_leased_steps", default=None)
@@ -226,6 +232,8 @@ class LocalBackend(CheckpointTransferMethods):
         metrics.setdefault("time/step_trainer_s", time.monotonic() - started)
         step = await self._get_step(model)
         path = checkpoint_dir(self._model_dir(model), step)
+        labelled = asyncio.get_running_loop().run_in_executor(None, _label_artifact, model)
+        await asyncio.wait({labelled}, timeout=LABEL_WAIT_S)
         return LocalTrainResult(
             step=step, metrics=metrics, checkpoint_path=str(path) if save_checkpoint and path.is_dir() else None
         )
@@ -465,6 +473,15 @@ class LocalBackend(CheckpointTransferMethods):
 
 def _key(model: Model[Any, Any]) -> _Key:
     return model.project, model.name
+
+
+def _label_artifact(model: Model[Any, Any]) -> None:
+    try:
+        run = model._get_wandb_run()
+        if run is not None:
+            record_provenance(run, PROVENANCE)
+    except Exception:
+        logger.warning("the artifact of %s in W&B was not labelled", model.name, exc_info=True)
 
 
 def _make_folder(path: Path) -> None:

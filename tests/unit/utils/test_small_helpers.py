@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import math
 import sys
 from types import ModuleType, SimpleNamespace
@@ -126,18 +127,20 @@ def test_litellm_choice_that_has_no_counterpart_is_refused(changed: dict[str, An
         convert_litellm_choice_to_openai(litellm_choice(**changed))
 
 
-def test_provenance_is_appended_to_the_latest_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_is_appended_to_the_latest_adapter(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     saved: list[dict[str, Any]] = []
     artifact = SimpleNamespace(metadata={"wandb.provenance": ["sft"]})
     artifact.save = lambda: saved.append(dict(artifact.metadata))
     asked: list[str] = []
     wandb: Any = ModuleType("wandb")
-    wandb.errors = SimpleNamespace(CommError=type("CommError", (Exception,), {}))
+    wandb.errors = SimpleNamespace(Error=type("Error", (Exception,), {}))
 
     def find(path: str, type: str) -> Any:
         asked.append(path)
         if "empty" in path:
-            raise wandb.errors.CommError("no artifact")
+            raise wandb.errors.Error("no artifact")
         return artifact
 
     wandb.Api = lambda: SimpleNamespace(artifact=find)
@@ -147,7 +150,17 @@ def test_provenance_is_appended_to_the_latest_adapter(monkeypatch: pytest.Monkey
     assert asked == ["me/mail/agent:latest"]
     assert saved == [{"wandb.provenance": ["sft", "local-rl"]}]
     record_provenance(SimpleNamespace(entity="me", project="empty", name="agent"), "local-rl")
+    record_provenance(SimpleNamespace(project="mail", name="agent", offline=True), "local-rl")
     assert len(saved) == 1
+    assert len(asked) == 2
+
+    def fail() -> None:
+        raise OSError("the network is gone")
+
+    artifact.save = fail
+    with caplog.at_level(logging.WARNING):
+        record_provenance(run, "local-rl")
+    assert "could not be saved: the network is gone" in caplog.text
 
 
 def test_provenance_without_wandb_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
