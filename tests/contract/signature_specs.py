@@ -114,13 +114,20 @@ def parse(key: str, text: str) -> Spec:
     if form == "field":
         annotation, equals, default = rest.removeprefix("field: ").partition(" = ")
         return Spec(key, marks, form, annotation, default=read_default(default) if equals else MISSING)
+    if form == "value" and key.endswith(":__all__"):
+        return Spec(key, marks, "all", rest, default=read_default(rest.rpartition(" = ")[2]))
     if form == "value":
         return Spec(key, marks, form, rest, default=read_default(rest.removeprefix("value: ").rpartition(" = ")[2]))
     return Spec(key, marks, form, rest)
 
 
 def read_default(text: str) -> Any:
-    """Evaluate the text of a default where it is a literal or a field's empty container."""
+    """Evaluate the text of a default where it is a literal or a field's empty container.
+
+    `<long>` stands for a text that was left out: whether there is a default in it cannot be told.
+    """
+    if text == "<long>":
+        return MISSING
     factory = re.search(r"default_factory=(list|dict|set|Counter)\b", text)
     if factory is not None:
         return {"list": [], "dict": {}, "set": set(), "Counter": {}}[factory[1]]

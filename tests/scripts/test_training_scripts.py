@@ -12,9 +12,6 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.integration
 
-# A tenth of what vLLM would take of a machine's memory for its cache.
-SMALL_CACHE = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-
 
 @pytest.fixture(scope="module")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
