@@ -36,6 +36,7 @@ from art.metrics_taxonomy import average_metric_samples, summarize_trajectory_gr
 from art.model import Model, TrainableModel
 from art.model.model_file import write_model_json
 from art.model.openai_client import affordable_connections, rollout_timeout
+from art.model.training_input import require_groups
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from art.unsloth.service import UnslothService
@@ -196,7 +197,7 @@ class LocalBackend(CheckpointTransferMethods):
             InferenceError: The step is saved but could not be served.
         """
         started = time.monotonic()
-        groups = list(trajectory_groups)
+        groups = require_groups(trajectory_groups)
         if kl_ref_adapter_path is None and kl_penalty_reference_step is not None:
             kl_ref_adapter_path = str(checkpoint_dir(self._model_dir(model), kl_penalty_reference_step))
         config, dev_config = build_configs(
@@ -272,6 +273,11 @@ class LocalBackend(CheckpointTransferMethods):
     def describe_serving(self, model: TrainableModel[Any, Any]) -> str:
         """Say in words whether the model's server answers, and with what."""
         return pipeline_support.describe_serving(self._hosted(model))
+
+    def is_recovering(self, model: TrainableModel[Any, Any]) -> bool:
+        """Whether the model's server is being started again, so that rollouts wait."""
+        gate = self._hosted(model).gate
+        return not gate.is_open and gate.failure is None
 
     async def work_done(self, model: TrainableModel[Any, Any]) -> tuple[float, float]:
         """Count the tokens that the model's server has processed, and the optimizer steps done, so far."""
@@ -354,10 +360,7 @@ class LocalBackend(CheckpointTransferMethods):
     ) -> AsyncIterator[dict[str, float]]:
         hosted = self._hosted(model)
         hosted.require_serving()
-        groups = list(trajectory_groups)
-        for group in groups:
-            if not isinstance(group, TrajectoryGroup):
-                raise TypeError(f"training takes TrajectoryGroups that were awaited, got a {type(group).__name__}")
+        groups = require_groups(trajectory_groups)
         settings = resolve_train_settings(config, dev_config)
         summary = summarize_trajectory_groups(groups)
         counts = {"data/step_num_groups_submitted": float(summary.num_groups_submitted)}
@@ -419,9 +422,13 @@ class LocalBackend(CheckpointTransferMethods):
     def _hosted(self, model: Model[Any, Any]) -> HostedService:
         hosted = self._services.get(_key(model))
         if hosted is None:
-            raise ConfigurationError(
-                f"model {model.name!r} of project {model.project!r} is not served by this backend; "
+            hint = (
                 "call `await model.register(backend)` first"
+                if model.trainable
+                else "only an art.TrainableModel can be trained"
+            )
+            raise ConfigurationError(
+                f"model {model.name!r} of project {model.project!r} is not served by this backend; {hint}"
             )
         return hosted
 
