@@ -100,14 +100,16 @@ def main() -> None:
             status = 0
             try:
                 asyncio.run(run(folder, int(line)))
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the exit status tells
                 traceback.print_exc()
                 status = 1
             finally:
                 sys.stdout.flush()
                 os._exit(status)
-        print(f"started {pid}", file=sys.stderr, flush=True)
-        print(f"ended {os.waitpid(pid, 0)[1]}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"started {pid}\n")
+        sys.stderr.flush()
+        sys.stderr.write(f"ended {os.waitpid(pid, 0)[1]}\n")
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -124,6 +124,11 @@ class BackendSupport:
         describe = getattr(self.backend, "describe_serving", None)
         return str(describe(self.model)) if describe is not None else f"answers as {self.current_name() or 'unknown'}"
 
+    def is_recovering(self) -> bool:
+        """Tell whether the server is being started again, for which the backend has limits of its own."""
+        ask = getattr(self.backend, "is_recovering", None)
+        return ask is not None and bool(ask(self.model))
+
     async def work_done(self) -> tuple[float, float]:
         """Give the number of tokens processed, and of rows trained, so far; zeros where the backend cannot say."""
         count = getattr(self.backend, "work_done", None)

@@ -58,7 +58,7 @@ class Watchdog:
         if quiet_s < limit_s / 2:
             self._work = None
             return
-        if await self._has_worked(limit_s / CHECKS_PER_LIMIT):
+        if self._run.support.is_recovering() or await self._has_worked(limit_s / CHECKS_PER_LIMIT):
             activity.touch()
             return
         quiet_s = time.monotonic() - activity.changed_at

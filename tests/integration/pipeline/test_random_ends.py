@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -97,7 +98,7 @@ def check(folder: Path) -> SavedProgress:
 def test_no_scenario_is_lost_or_trained_twice_whatever_ends_the_run(launcher: Launcher) -> None:
     folder = launcher.folder
     seed = int(os.environ.get("ART_TEST_SEED") or time.time_ns() % 1_000_000)
-    print(f"ART_TEST_SEED={seed}")
+    sys.stdout.write(f"ART_TEST_SEED={seed}\n")
     dice = random.Random(seed)
     for number in range(RUNS):
         launcher.start(seed + number)
@@ -109,7 +110,7 @@ def test_no_scenario_is_lost_or_trained_twice_whatever_ends_the_run(launcher: La
         assert code == (-how if how == signal.SIGKILL else 0)
         state_exists = (folder / "pipeline/models/agent/state.json").exists()
         step = check(folder).training_step if state_exists else 0
-        print(f"run {number}: {how.name} after {after_s:.3f} s, at step {step}")
+        sys.stdout.write(f"run {number}: {how.name} after {after_s:.3f} s, at step {step}\n")
     launcher.start(seed + RUNS)
     assert launcher.wait() == 0
 
@@ -124,5 +125,5 @@ def test_no_scenario_is_lost_or_trained_twice_whatever_ends_the_run(launcher: La
     assert progress.pending_eval_steps == ()
     assert {entry["step"] for entry in read_notes(folder, "starts")} <= set(completed)
     assert set(completed) == {entry["step"] for entry in evaluations}
-    assert all(1 <= later - step <= EVAL_EVERY for step, later in zip(completed, completed[1:], strict=False))
+    assert all(1 <= later - step <= EVAL_EVERY for step, later in itertools.pairwise(completed))
     assert progress.training_step - completed[-1] < EVAL_EVERY

@@ -278,6 +278,21 @@ async def test_tokens_or_rows_are_progress(backend: ScriptedBackend, make_traine
     assert len(looks) > 8  # each look that found something began the time anew
 
 
+async def test_a_server_that_is_started_again_is_waited_for(
+    backend: ScriptedBackend, make_trainer: MakeTrainer
+) -> None:
+    looks: list[int] = []
+
+    def is_recovering(model: Model) -> bool:
+        looks.append(1)
+        return len(looks) < 4
+
+    backend.is_recovering = is_recovering  # type: ignore[attr-defined]
+    with pytest.raises(PipelineStalledError):
+        await make_trainer(4, rollout_fn=hang, stall_timeout_s=0.1).train()
+    assert len(looks) > 4
+
+
 async def test_without_a_limit_nothing_is_a_stall(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer(4, rollout_fn=hang, stall_timeout_s=None)
     run = asyncio.create_task(trainer.train())
