@@ -129,10 +129,12 @@ async def ruler_score_group(
             tools,
             debug=debug,
         )
-    except Exception:
+    except Exception as err:
         if not swallow_exceptions:
             raise
-        logger.warning("RULER: the judge failed, its group is dropped: judge=%s", judge_model, exc_info=True)
+        logger.warning(
+            "RULER: the judge failed, its group is dropped: judge=%s error=%r", judge_model, err, exc_info=debug
+        )
         return None
     return group.model_copy(
         update={
