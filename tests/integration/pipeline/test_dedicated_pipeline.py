@@ -101,7 +101,8 @@ async def test_a_killed_server_is_waited_for_and_all_steps_are_done(
             model, backend, max_steps=6, checkpoint_retention_strategy=keep_recent_and_top(recent=1, top=0)
         )
         killer = asyncio.create_task(kill_at(trainer, backend, 2))
-        await trainer.train()
+        async with model.openai_client():
+            await trainer.train()
         await killer
         assert trainer.state.policy_version == 6
         assert model.get_inference_name() == "recovers@6"
@@ -127,7 +128,7 @@ async def test_a_server_that_is_given_up_ends_the_run_with_its_diagnosis_and_a_n
         await model.register(backend)
         trainer = make_trainer(model, backend, max_steps=50)
         killer = asyncio.create_task(kill_at(trainer, backend, 2))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60), model.openai_client():
             with pytest.raises(LocalServingUnavailableError, match="killed by SIGKILL") as caught:
                 await trainer.train()
         await killer
@@ -141,7 +142,8 @@ async def test_a_server_that_is_given_up_ends_the_run_with_its_diagnosis_and_a_n
 
         await model.register(backend)
         again = make_trainer(model, backend, max_steps=2)
-        await again.train()
+        async with model.openai_client():
+            await again.train()
         assert again.state.policy_version == newest + 2
         assert model.get_inference_name() == f"given-up@{newest + 2}"
         left = (model.read_state() or {})["_pipeline_trainer"]["unfinished_offsets"]
