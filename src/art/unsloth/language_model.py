@@ -135,7 +135,7 @@ class LanguageModel:
             Logprobs (N,), float32.
         """
         if torch.is_grad_enabled():
-            self._choose_checkpointing(tokens.shape[1])
+            self._choose_checkpointing(tokens.numel())
         positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
         hidden = self.hidden_states(tokens, positions, None)
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):

@@ -15,6 +15,7 @@ from art.dev.settings import TrainSettings
 from art.errors import NonFiniteLossError, NoTrainableTokensError
 from art.preprocessing.disk import packed_tensors_to_dir
 from art.preprocessing.sft import SFTBatch
+from art.unsloth.sft import _grouped_by_length
 from art.unsloth.trainer import LoraTrainer
 from tests.support.packed_rows import Completion, Group, make_batch, pack_row
 from tests.unit.unsloth.conftest import MakeTrainer
@@ -34,7 +35,7 @@ def batch_of(rows: Sequence[tuple[list[int], list[int]]], learning_rate: float =
 
 # Sequences of unequal length, so that a mean over sequences differs from the mean over tokens.
 BATCHES = [
-    batch_of([([5, 17, 200, 31], [60, 61, 7, 8, 9]), ([9, 300], [41])], LEARNING_RATES[0]),
+    batch_of([([9, 300], [41]), ([5, 17, 200, 31], [60, 61, 7, 8, 9]), ([4, 5, 6, 7], [8, 9])], LEARNING_RATES[0]),
     batch_of([([3, 250, 4], [99, 12])], LEARNING_RATES[1]),
 ]
 UNTRAINABLE = batch_of([([5, 17, 200], [])])
@@ -132,14 +133,30 @@ def test_nothing_to_train_is_refused_and_changes_nothing(make_trainer: MakeTrain
     torch.testing.assert_close(weights_of(trainer), before, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "passes"),
+    [
+        ([3, 900, 500, 700], [[900, 700], [500], [3]]),  # 900 and 700 make 1,800 tokens with padding, 500 is too many
+        ([100] * 25, [[100] * 20, [100] * 5]),
+        ([3000, 2500], [[3000], [2500]]),
+        ([100, 50, 51], [[100, 51], [50]]),
+    ],
+)
+def test_short_sequences_share_a_pass(lengths: list[int], passes: list[list[int]]) -> None:
+    rows = batch_of([([1], [2] * (length - 1)) for length in lengths]).trajectory_tensors
+    groups = _grouped_by_length([*rows, *UNTRAINABLE.trajectory_tensors])
+    assert [[tensors["input_ids"].shape[1] for tensors in group] for group in groups] == passes
+
+
 def test_a_step_that_is_not_finite_is_left_out(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer()
     model = trainer._require_loaded().model
-    score, calls = type(model).score_tokens, []
+    score = type(model).score_tokens
+    calls: list[Any] = []
 
     def poisoned(self: Any, *args: Any) -> torch.Tensor:
         calls.append(args)
-        return score(self, *args) * (math.nan if len(calls) <= 2 else 1.0)  # both sequences of the first batch
+        return score(self, *args) * (math.nan if len(calls) == 1 else 1.0)
 
     monkeypatch.setattr(type(model), "score_tokens", poisoned)
     metrics = list(trainer.train_sft(BATCHES))
