@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,12 +17,15 @@ from typing import Any, Literal, get_args
 
 from art._version import __version__
 
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 MANIFEST_FILE = "manifest.json"
 TRAINER_STATE_FILE = "trainer_state.pt"
 # Large, and only needed beside the newest step: it may be removed from a checkpoint that is otherwise whole.
 OPTIONAL_FILES = frozenset({TRAINER_STATE_FILE})
 FORMAT = 1
 _READ_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 100_000_000  # the safetensors format's own limit
 
 MadeBy = Literal["initial", "rl", "sft", "copy", "fork", "other"]
 
@@ -154,6 +158,36 @@ def differing_files(folder: Path, manifest: Manifest, *, digests: bool) -> list[
     return [name for name, record in manifest.files.items() if not _is_as_recorded(folder / name, record, digests)]
 
 
+def missing_adapter_files(path: Path) -> list[str]:
+    """Name the files without which there is no adapter: those that are absent or cannot be whole."""
+    missing = []
+    try:
+        json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        missing.append(ADAPTER_CONFIG_FILE)
+    if not _is_whole_safetensors(path / ADAPTER_WEIGHTS_FILE):
+        missing.append(ADAPTER_WEIGHTS_FILE)
+    return missing
+
+
+def missing_files(path: Path, *, digests: bool = False) -> list[str]:
+    """Name the files of a checkpoint that are absent, cannot be whole, or are not what its manifest says.
+
+    Args:
+        path: The folder.
+        digests: Read every file, and look at what may be removed from a checkpoint, too.
+    """
+    missing = missing_adapter_files(path)
+    try:
+        manifest = read_manifest(path)
+    except ValueError:
+        return [*missing, MANIFEST_FILE]
+    differing = set() if manifest is None else set(differing_files(path, manifest, digests=digests))
+    if not digests:
+        differing -= OPTIONAL_FILES  # the adapter can be used all the same
+    return [*missing, *sorted(differing - {*missing})]
+
+
 def sha256_of(path: Path) -> str:
     """Return a file's SHA-256 digest in hexadecimal."""
     digest = hashlib.sha256()
@@ -183,3 +217,18 @@ def _checked_name(name: Any) -> str:
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
         raise ValueError(f"file name {name!r}")
     return str(name)
+
+
+def _is_whole_safetensors(path: Path) -> bool:
+    """Compare a safetensors file's size with what its header promises, without reading the weights."""
+    try:
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            (header_bytes,) = struct.unpack("<Q", file.read(8))
+            if header_bytes > min(size_bytes, _MAX_HEADER_BYTES):
+                return False
+            header = json.loads(file.read(header_bytes))
+    except (OSError, ValueError, struct.error):
+        return False
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    return bool(ends) and size_bytes == 8 + header_bytes + int(max(ends))

@@ -7,24 +7,23 @@ by size. Folders that other programs wrote have none; half-written ones are reco
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
 import shutil
-import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from art.checkpoint_manifest import ADAPTER_CONFIG_FILE as ADAPTER_CONFIG_FILE
+from art.checkpoint_manifest import ADAPTER_WEIGHTS_FILE as ADAPTER_WEIGHTS_FILE
 from art.checkpoint_manifest import (
-    MANIFEST_FILE,
-    OPTIONAL_FILES,
     MadeBy,
     Manifest,
     Origin,
     ParentCheckpoint,
-    differing_files,
+    missing_adapter_files,
+    missing_files,
     read_manifest,
     record_folder,
 )
@@ -32,10 +31,7 @@ from art.errors import CheckpointError, CheckpointIncompleteError, CheckpointNot
 
 logger = logging.getLogger(__name__)
 
-ADAPTER_CONFIG_FILE = "adapter_config.json"
-ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 _STAGING_PREFIX = ".staging-"
-_MAX_HEADER_BYTES = 100_000_000  # the safetensors format's own limit
 
 
 def checkpoints_dir(model_dir: Path) -> Path:
@@ -52,7 +48,7 @@ def list_steps(model_dir: Path) -> list[int]:
     """List the steps whose checkpoint is complete, ascending. Creates nothing."""
     steps = []
     for step, path in _numbered_folders(model_dir):
-        missing = _missing_files(path)
+        missing = missing_files(path)
         if missing:
             logger.warning("checkpoint passed over: path=%s missing_or_broken=%s", path, ", ".join(missing))
         else:
@@ -63,7 +59,7 @@ def list_steps(model_dir: Path) -> list[int]:
 def newest_step(model_dir: Path) -> int | None:
     """Return the newest step whose checkpoint is complete, or None."""
     for step, path in sorted(_numbered_folders(model_dir), reverse=True):
-        missing = _missing_files(path)
+        missing = missing_files(path)
         if not missing:
             return step
         logger.warning("checkpoint passed over: path=%s missing_or_broken=%s", path, ", ".join(missing))
@@ -104,7 +100,7 @@ def verify_checkpoint(path: Path, *, digests: bool = False) -> None:
     Raises:
         CheckpointIncompleteError: Files are absent, empty, cut short, or not those that were saved.
     """
-    missing = _missing_files(path, digests=digests)
+    missing = missing_files(path, digests=digests)
     if missing:
         raise CheckpointIncompleteError(
             f"checkpoint {path} is incomplete: {', '.join(missing)} absent or broken; use another step or save "
@@ -213,6 +209,40 @@ def link_tree(source: Path, target: Path) -> None:
             shutil.copy2(path, destination)
 
 
+@contextmanager
+def rewrite_checkpoint(path: Path) -> Iterator[Path]:
+    """Change files of a checkpoint so that readers see all of the change or nothing.
+
+    Yields:
+        A folder with the checkpoint's files, perhaps as links: replace files there, never write into them.
+
+    Raises:
+        CheckpointError: The file system refused.
+        CheckpointIncompleteError: What is there afterwards is not a loadable checkpoint.
+    """
+    staging = path.parent / f"{_STAGING_PREFIX}{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        manifest = read_manifest(path)
+        link_tree(path, staging)
+        yield staging
+        missing = missing_adapter_files(staging)
+        if missing:
+            raise CheckpointIncompleteError(
+                f"checkpoint {path} not changed: {', '.join(missing)} would be broken", path=str(path), missing=missing
+            )
+        if manifest is not None:
+            record_folder(staging, manifest.step, manifest.origin).write(staging)
+        flush_tree(staging)
+        replaced = _set_aside(path)
+        staging.rename(path)
+        flush_directory(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as err:
+        raise CheckpointError(f"checkpoint {path} not changed: {err}") from err
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
     """Delete every numbered checkpoint folder whose step is not in `keep`; return the deleted steps."""
     deleted = []
@@ -270,7 +300,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def _seal(staging: Path, step: int, origin: Origin | None) -> None:
-    missing = _missing_files(staging)
+    missing = missing_files(staging)
     if not missing:
         recorded = record_folder(staging, step, origin or Origin())
         carried = read_manifest(staging)
@@ -288,36 +318,3 @@ def _seal(staging: Path, step: int, origin: Origin | None) -> None:
 
 def _differences(wanted: Manifest, found: Manifest) -> list[str]:
     return [name for name, record in wanted.files.items() if name in found.files and found.files[name] != record]
-
-
-def _missing_files(path: Path, *, digests: bool = False) -> list[str]:
-    missing = []
-    try:
-        json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        missing.append(ADAPTER_CONFIG_FILE)
-    if not _is_whole_safetensors(path / ADAPTER_WEIGHTS_FILE):
-        missing.append(ADAPTER_WEIGHTS_FILE)
-    try:
-        manifest = read_manifest(path)
-    except ValueError:
-        return [*missing, MANIFEST_FILE]
-    differing = set() if manifest is None else set(differing_files(path, manifest, digests=digests))
-    if not digests:
-        differing -= OPTIONAL_FILES  # the adapter can be used all the same
-    return [*missing, *sorted(differing - {*missing})]
-
-
-def _is_whole_safetensors(path: Path) -> bool:
-    """Compare a safetensors file's size with what its header promises, without reading the weights."""
-    try:
-        size_bytes = path.stat().st_size
-        with path.open("rb") as file:
-            (header_bytes,) = struct.unpack("<Q", file.read(8))
-            if header_bytes > min(size_bytes, _MAX_HEADER_BYTES):
-                return False
-            header = json.loads(file.read(header_bytes))
-    except (OSError, ValueError, struct.error):
-        return False
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    return bool(ends) and size_bytes == 8 + header_bytes + int(max(ends))

@@ -1,58 +1,60 @@
-"""Adapters on fused experts, as older releases wrote them, split into adapters on single experts, which vLLM serves.
-
-This package splits what it trains before it is written (`art.unsloth.save_adapter`); this is for checkpoints that are
-there already. In them the experts' weights were stored input first, so that A and B change places.
-"""
+"""Adapters on fused experts, as older releases saved them, rewritten for the inference engine: one for each expert."""
 
 from __future__ import annotations
 
 import json
 import logging
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.checkpoints import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
+from art.checkpoints import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, rewrite_checkpoint
 from art.errors import CheckpointError, MissingDependencyError
-from art.utils.atomic_files import replacing
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
 
-_FUSED_KEY = re.compile(r"^(?P<experts>.+\.mlp\.experts)\.(?P<inner>base_layer\.)?lora_(?P<side>[AB])\.weight$")
+_FUSED_KEY = re.compile(r"^(?P<experts>.*\.mlp\.experts)\.(?P<inner>base_layer\.)?lora_(?P<side>[AB])\.weight$")
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 def convert_checkpoint_if_needed(checkpoint_dir: str) -> None:
-    """Split the fused experts of a checkpoint's adapter in place; do nothing where there are none.
+    """Rewrite a checkpoint whose adapter is on fused experts; leave any other as it is.
+
+    Weights, configuration and manifest change together.
+
+    Args:
+        checkpoint_dir: The checkpoint's folder.
 
     Raises:
-        CheckpointError: The adapter's tensors do not fit its configuration.
-        MissingDependencyError: safetensors and torch are not installed.
+        CheckpointError: The files cannot be read or written, or are fused in a way that is not known.
+        MissingDependencyError: safetensors or torch is not installed.
     """
-    weights_path, config_path = Path(checkpoint_dir) / ADAPTER_WEIGHTS_FILE, Path(checkpoint_dir) / ADAPTER_CONFIG_FILE
-    if not weights_path.exists() or not config_path.exists():
-        return
     try:
         from safetensors import safe_open
         from safetensors.torch import load_file, save_file
     except ImportError as err:
-        raise MissingDependencyError("safetensors", needed_for="converting an adapter", extra="backend") from err
-    with safe_open(weights_path, framework="pt") as file:
-        if not any(_FUSED_KEY.match(key) for key in file.keys()):  # noqa: SIM118 - it is no mapping
-            return
-    config: dict[str, Any] = json.loads(config_path.read_text(encoding="utf-8"))
-    converted = convert_fused_moe_lora(load_file(weights_path), rank=config["r"])
-    targets = {name for name in config.get("target_modules") or () if "experts" not in name}
-    config |= {"target_modules": sorted(targets | set(_PROJECTIONS))}
-    config.pop("target_parameters", None)
-    with replacing(weights_path) as temporary:
-        save_file({key: value.contiguous() for key, value in converted.items()}, temporary, metadata={"format": "pt"})
-    with replacing(config_path) as temporary:
-        temporary.write_text(json.dumps(config, indent=2), encoding="utf-8")
-    logger.info("adapter's fused experts split: path=%s tensors=%d", checkpoint_dir, len(converted))
+        raise MissingDependencyError("safetensors", needed_for="converting adapters", extra="train") from err
+    path = Path(checkpoint_dir)
+    try:
+        with safe_open(path / ADAPTER_WEIGHTS_FILE, framework="pt") as file:
+            if not any(_FUSED_KEY.match(key) for key in file.keys()):  # noqa: SIM118 - no mapping
+                return
+        config: dict[str, Any] = json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
+        tensors = load_file(path / ADAPTER_WEIGHTS_FILE)
+    except Exception as err:
+        raise CheckpointError(f"the adapter at {path} cannot be read: {err}") from err
+    converted = convert_fused_moe_lora(tensors, rank=config["r"])
+    with rewrite_checkpoint(path) as staging:
+        for name in (ADAPTER_WEIGHTS_FILE, ADAPTER_CONFIG_FILE):
+            (staging / name).unlink()  # a link to the file that is still in use
+        save_file(converted, staging / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+        text = json.dumps(_with_single_experts(config), indent=2)
+        (staging / ADAPTER_CONFIG_FILE).write_text(text, encoding="utf-8")
+    logger.info("adapter on fused experts converted: path=%s tensors=%d -> %d", path, len(tensors), len(converted))
 
 
 def convert_fused_moe_lora(
@@ -62,50 +64,117 @@ def convert_fused_moe_lora(
     intermediate_size: int | None = None,
     hidden_size: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Split fused experts: E experts of rank r, hidden size H, intermediate size I.
+    """Split the adapters of fused experts into one for each projection of each expert; the rest stays as it is.
 
-    `experts.base_layer` holds gate and up, side by side: A is (E·r, 2·I), B is (H, E·r). `experts` holds down: A is
-    (E·r, H), B is (I, E·r). Other tensors are handed on.
+    Two forms are known, and told apart by their shapes. For E experts, rank r, hidden size H and expert size I:
+
+    - As older releases train them, input and output swapped: gate and up have A (E·r, 2I) and B (H, E·r), down has
+      A (E·r, H) and B (I, E·r); in each B the r columns of an expert lie together.
+    - As PEFT 0.21 and later train them: gate and up have A (E·r, H) and B (2I, r·E), down has A (E·r, I) and
+      B (H, r·E); in each B the expert changes fastest.
+
+    Where only one of the two is adapted, it is taken for the older form.
 
     Args:
-        tensors: By key, as PEFT wrote them.
-        num_experts: E. One of E and r is needed.
-        rank: r.
-        intermediate_size: I, checked where it is given.
-        hidden_size: H, checked where it is given.
+        tensors: By key, as in the file.
+        num_experts: E; None: from the shapes and the rank.
+        rank: r; None: that of the adapter's other modules.
+        intermediate_size: I; checked if given.
+        hidden_size: H; checked if given.
 
     Raises:
-        CheckpointError: A tensor has not the size that it should have.
+        CheckpointError: Shapes do not fit together.
     """
+    fused: dict[str, dict[tuple[bool, str], torch.Tensor]] = {}
     converted: dict[str, torch.Tensor] = {}
-    for key, value in tensors.items():
+    for key, tensor in tensors.items():
         match = _FUSED_KEY.match(key)
         if match is None:
-            converted[key] = value
-            continue
-        is_gate_and_up, is_a = match["inner"] is not None, match["side"] == "A"
-        fused = value.shape[0 if is_a else 1]
-        experts, r = _sizes(key, fused, num_experts, rank)
-        wide = 2 * intermediate_size if intermediate_size is not None else None
-        widths = {(True, True): wide, (True, False): hidden_size, (False, True): hidden_size}
-        expected = widths.get((is_gate_and_up, is_a), intermediate_size)
-        if expected is not None and value.shape[1 if is_a else 0] != expected:
-            raise CheckpointError(f"{key} has the shape {tuple(value.shape)}, where {expected} was expected")
-        side = "B" if is_a else "A"
-        for expert in range(experts):
-            own = value[expert * r : (expert + 1) * r] if is_a else value.reshape(-1, experts, r)[:, expert]
-            parts = own.T.chunk(2) if is_gate_and_up and is_a else (own.T, own.T)
-            names = _PROJECTIONS[:2] if is_gate_and_up else _PROJECTIONS[2:]
-            for name, part in zip(names, parts, strict=False):
-                converted[f"{match['experts']}.{expert}.{name}.lora_{side}.weight"] = part.clone()
+            converted[key] = tensor
+        else:
+            fused.setdefault(match["experts"], {})[match["inner"] is not None, match["side"]] = tensor
+    if fused and rank is None:
+        rank = _rank_of_others(converted)
+    for experts, parts in fused.items():
+        assert rank is not None
+        for projection, sides in _split(experts, parts, rank, num_experts).items():
+            for expert, (side_a, side_b) in enumerate(sides):
+                _check_size(experts, projection, (side_a, side_b), intermediate_size, hidden_size)
+                converted[f"{experts}.{expert}.{projection}.lora_A.weight"] = side_a.contiguous().clone()
+                converted[f"{experts}.{expert}.{projection}.lora_B.weight"] = side_b.contiguous().clone()
     return converted
 
 
-def _sizes(key: str, fused: int, num_experts: int | None, rank: int | None) -> tuple[int, int]:
-    if num_experts is None and rank is None:
-        raise CheckpointError(f"{key} is fused: give the adapter's rank to split it")
-    experts = num_experts if num_experts is not None else fused // (rank or 1)
-    r = rank if rank is not None else fused // experts
-    if experts * r != fused or not fused:
-        raise CheckpointError(f"{key} has {fused} rows for {experts} experts of rank {r}")
-    return experts, r
+_Sides = list[tuple["torch.Tensor", "torch.Tensor"]]
+
+
+def _split(
+    experts: str, parts: dict[tuple[bool, str], torch.Tensor], rank: int, num_experts: int | None
+) -> dict[str, _Sides]:
+    is_older = _is_older_form(parts)
+    split: dict[str, _Sides] = {}
+    for is_inner in (True, False):
+        fused_a, fused_b = parts.get((is_inner, "A")), parts.get((is_inner, "B"))
+        if fused_a is None and fused_b is None:
+            continue
+        if fused_a is None or fused_b is None:
+            raise CheckpointError(f"only one of the two matrices of {experts} is there")
+        count = num_experts or fused_a.shape[0] // rank
+        if (fused_a.shape[0], fused_b.shape[1]) != (count * rank, count * rank):
+            raise CheckpointError(
+                f"the adapter of {experts} has shapes {tuple(fused_a.shape)} and {tuple(fused_b.shape)}, which are not "
+                f"those of {count} experts of rank {rank}"
+            )
+        all_a = fused_a.reshape(count, rank, -1)
+        if is_older:
+            all_b = fused_b.reshape(fused_b.shape[0], count, rank).permute(1, 2, 0)
+            pairs = [(b, a.T) for a, b in zip(all_a, all_b, strict=True)]  # input and output are swapped
+        else:
+            all_b = fused_b.reshape(fused_b.shape[0], rank, count).permute(2, 0, 1)
+            pairs = list(zip(all_a, all_b, strict=True))
+        if is_inner:
+            halves = [b.chunk(2, dim=0) for _, b in pairs]
+            split["gate_proj"] = [(a, gate) for (a, _), (gate, _) in zip(pairs, halves, strict=True)]
+            split["up_proj"] = [(a, up) for (a, _), (_, up) in zip(pairs, halves, strict=True)]
+        else:
+            split["down_proj"] = pairs
+    return split
+
+
+def _is_older_form(parts: dict[tuple[bool, str], torch.Tensor]) -> bool:
+    if len(parts) < 4:
+        return True
+    inner_a, inner_b, outer_a, outer_b = (
+        parts[place] for place in ((True, "A"), (True, "B"), (False, "A"), (False, "B"))
+    )
+    return not (inner_b.shape[0] == 2 * outer_a.shape[1] and inner_a.shape[1] == outer_b.shape[0])
+
+
+def _check_size(
+    experts: str,
+    projection: str,
+    sides: tuple[torch.Tensor, torch.Tensor],
+    intermediate_size: int | None,
+    hidden_size: int | None,
+) -> None:
+    sizes = [sides[0].shape[1], sides[1].shape[0]]
+    wanted = [intermediate_size, hidden_size] if projection == "down_proj" else [hidden_size, intermediate_size]
+    if any(size is not None and size != found for size, found in zip(wanted, sizes, strict=True)):
+        raise CheckpointError(
+            f"{projection} of {experts} maps {sizes[0]} to {sizes[1]}, not {wanted[0]} to {wanted[1]}"
+        )
+
+
+def _rank_of_others(tensors: dict[str, torch.Tensor]) -> int:
+    ranks = {tensor.shape[0] for key, tensor in tensors.items() if key.endswith(".lora_A.weight")}
+    if len(ranks) != 1:
+        raise CheckpointError(f"the rank cannot be told from the other modules, which have {sorted(ranks)}: give rank")
+    return int(ranks.pop())
+
+
+def _with_single_experts(config: dict[str, Any]) -> dict[str, Any]:
+    targets: Iterable[str] | str = config.get("target_modules") or []
+    kept = [name for name in ([targets] if isinstance(targets, str) else targets) if "experts" not in name]
+    changed = {key: value for key, value in config.items() if key != "target_parameters"}
+    changed["target_modules"] = [*kept, *(name for name in _PROJECTIONS if name not in kept)]
+    return changed
