@@ -48,5 +48,10 @@ def best_step(history_path: Path, metric: str) -> int | None:
     Returns:
         The step, or None where no line has the metric.
     """
+    return next(iter(best_steps(history_path, metric)), None)
+
+
+def best_steps(history_path: Path, metric: str) -> list[int]:
+    """Give the steps that have a metric, the one with the highest average first; of two that are equal, the later."""
     averages = {step: fmean(values) for step, values in read_metric(history_path, metric).items()}
-    return max(averages, key=lambda step: (averages[step], step), default=None)
+    return sorted(averages, key=lambda step: (averages[step], step), reverse=True)

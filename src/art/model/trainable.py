@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pydantic import PrivateAttr
 
+from art.checkpoints import list_steps
 from art.costs import CostCalculator
+from art.errors import ConfigurationError
 from art.metrics_taxonomy import average_metric_samples
 from art.model.awaited_call import only_awaited
 from art.model.base import Model, ModelConfig, StateType
 from art.model.fields import TrainableModelKeywords
-from art.model.history import best_step
+from art.model.history import best_steps
 from art.model.run_log import HISTORY_FILE, TRAIN_SPLIT
 from art.model.training_input import require_groups
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -180,24 +182,36 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
             metrics = average_metric_samples(samples) | {TRAINER_TIME_KEY: time.monotonic() - started}
             await self.log(split=TRAIN_SPLIT, metrics=metrics, step=await self.get_step())
 
-    async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
-        """Delete all checkpoints but the newest and the best, which is the one with the highest average.
+    async def delete_checkpoints(
+        self, best_checkpoint_metric: str = "val/reward", *, keep_recent: int = 1, keep_best: int = 1
+    ) -> None:
+        """Delete all checkpoints but the newest and the best ones, which are those with the highest average.
 
-        Where the history has no such metric, only the newest is kept.
+        Where the history has no such metric, only the newest are kept. What is served or leased is never deleted.
 
         Args:
             best_checkpoint_metric: Which metric of the history decides.
+            keep_recent: How many of the newest to keep, 1 at least.
+            keep_best: How many of the best to keep, among those that are still there.
+
+        Raises:
+            ConfigurationError: `keep_recent` is below 1, or `keep_best` is negative.
         """
+        if keep_recent < 1 or keep_best < 0:
+            raise ConfigurationError(f"keep_recent={keep_recent} must be 1 or more, keep_best={keep_best} 0 or more")
         newest = await self.get_step()
-        best = best_step(self._model_dir() / HISTORY_FILE, best_checkpoint_metric)
-        if best is None:
+        saved = list_steps(self._model_dir())
+        recent = {newest, *saved[-keep_recent:]}
+        ranked = best_steps(self._model_dir() / HISTORY_FILE, best_checkpoint_metric)
+        best = [step for step in ranked if step in saved or not saved][:keep_best]
+        if keep_best > 0 and not ranked:
             logger.warning(
                 "no value of %s in the history of %s: keeping only the newest checkpoint, step %d",
                 best_checkpoint_metric,
                 self.name,
                 newest,
             )
-        await self.backend()._delete_checkpoint_files(self, sorted({newest} if best is None else {newest, best}))
+        await self.backend()._delete_checkpoint_files(self, sorted({*recent, *best}))
 
     @property
     def cost_calculator(self) -> CostCalculator:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from art import dev
+from art.errors import ConfigurationError
 from art.model import TrainableModel
 from art.trajectories import TrajectoryGroup
 from art.types import TrainConfig, TrainSFTConfig
@@ -176,6 +177,29 @@ def test_other_metric_decides_if_named(tmp_path: Path) -> None:
         delete_after_logging(tmp_path, [(1, 0.1), (2, 0.9)], best_checkpoint_metric="val/exception_rate")
     )
     assert call == ("delete", [2, 5])
+
+
+def test_more_of_the_newest_and_best_are_kept_if_wanted(tmp_path: Path) -> None:
+    from tests.support.tiny_checkpoints import save_checkpoint
+
+    values = [(1, 0.9), (2, 0.8), (3, 0.1), (4, 0.7), (5, 0.2)]
+
+    async def kept(**arguments: int) -> list[int]:
+        model, backend = trainable(), FakeBackend(step=5, art_path=str(tmp_path))
+        await model.register(backend)
+        await model.delete_checkpoints(**arguments)
+        steps: list[int] = backend.calls[-1][1]
+        return steps
+
+    assert asyncio.run(delete_after_logging(tmp_path, values, keep_best=2)) == ("delete", [1, 2, 5])
+    model_dir = next(tmp_path.rglob("history.jsonl")).parent
+    for step in (2, 3, 4, 5):  # step 1, the best, was deleted by hand
+        save_checkpoint(model_dir, step)
+    assert asyncio.run(kept(keep_best=2, keep_recent=1)) == [2, 4, 5]
+    assert asyncio.run(kept(keep_best=0, keep_recent=3)) == [3, 4, 5]
+    for wrong in ({"keep_recent": 0}, {"keep_best": -1}):
+        with pytest.raises(ConfigurationError, match="keep_"):
+            asyncio.run(kept(**wrong))
 
 
 def test_without_the_metric_only_the_newest_is_kept_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
