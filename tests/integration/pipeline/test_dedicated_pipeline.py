@@ -38,7 +38,7 @@ def make_model(tiny: TinyModel, name: str, **serving: Any) -> Model:
             "inference_gpu_ids": [1],
             "engine_args": {"max_model_len": 1024, "kv_cache_memory_bytes": KV_CACHE_BYTES, "max_loras": 2},
             "init_args": {"max_seq_length": 1024},
-            "serving": serving,  # type: ignore[typeddict-item]
+            "serving": serving,
         },
     )
 
