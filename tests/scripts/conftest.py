@@ -47,8 +47,9 @@ def run_script(tmp_path: Path) -> RunScript:
         tail = "\n".join(output.splitlines()[-60:])
         assert done.returncode == 0, tail
         # An engine in the script's own process tells of its end there; what it says is not the script's.
-        own = "\n".join(line for line in output.splitlines() if "(EngineCore " not in line)
-        assert [sign for sign in SIGNS_OF_TROUBLE if sign in own] == [], tail
+        own = [line for line in output.splitlines() if "(EngineCore " not in line]
+        trouble = [n for n, line in enumerate(own) if any(sign in line for sign in SIGNS_OF_TROUBLE)]
+        assert trouble == [], "\n".join(own[max(0, trouble[0] - 10) : trouble[0] + 40])
         return json.loads((tmp_path / "facts.json").read_text())
 
     return run

@@ -37,5 +37,6 @@ def test_one_backend_over_several_event_loops(run_script: RunScript, tiny_base: 
     assert set(facts["served"]["stream"]) == {"loops@2"}
     assert facts["batches"] == [2, 1]
     assert facts["last"] == [3, "loops@3", "loops@3"]
-    rows = [json.loads(line) for line in (tmp_path / ".art/scripts/models/loops/history.jsonl").open()]
+    history = tmp_path / ".art/scripts/models/loops/history.jsonl"
+    rows = [json.loads(line) for line in history.read_text().splitlines()]
     assert [(row["step"], row.get("train/exception_rate")) for row in rows] == [(1, 0.25), (2, 0.25), (2, None)]
