@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import socket
 from argparse import Namespace
 from collections import Counter
@@ -23,6 +24,7 @@ from art.vllm.admin_routes import AdminRoutes
 from art.vllm.compat import SUPPORTED, VllmApi, check_serving_models
 from art.vllm.middleware import Application, RolloutMiddleware
 from art.vllm.root_logging import root_logging_kept
+from art.vllm.serving_registry import newest_name
 
 _openai_serving_models: Any = None
 
@@ -96,7 +98,9 @@ class OpenAIServer:
         check_serving_models(serving_models, api.version)
         # Around the app, not inside it: vLLM hands over an app whose middleware can no longer be added to.
         on_cpu = engine.vllm_config.device_config.device_type == "cpu"
-        outer: Application = RolloutMiddleware(app, in_flight, on_cpu=on_cpu)
+        outer: Application = RolloutMiddleware(
+            app, in_flight, on_cpu=on_cpu, resolve_name=functools.partial(newest_name, serving_models)
+        )
         if with_admin_routes:
             outer = AdminRoutes(outer, engine, in_flight)
         server = cls(outer, serving_models, listener, in_flight, args)
