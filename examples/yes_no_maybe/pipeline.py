@@ -24,6 +24,10 @@ import art
 from art.local import LocalBackend
 from art.pipeline_trainer import PipelineTrainer
 
+# Few, so that a group begins when the one before it ends: most of them begin after the newest step is served. With as
+# many workers as prompts all groups would begin together, at the moment when the step before begins to be trained.
+WORKERS = 2
+
 AnyModel = art.TrainableModel[Any, Any]
 
 
@@ -57,7 +61,7 @@ def make_trainer(model: AnyModel, backend: LocalBackend, steps: int) -> Pipeline
         roll_out_group,
         scenarios,
         config=None,
-        num_rollout_workers=len(PROMPTS),
+        num_rollout_workers=WORKERS,
         min_batch_size=len(PROMPTS),
         max_batch_size=len(PROMPTS),
         max_steps_off_policy=1,
