@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import shutil
 import sys
 import time
@@ -13,6 +15,8 @@ from tqdm import tqdm
 
 from art.errors import ConfigurationError
 from art.trajectories import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
 
 LIVE_INTERVAL_S = 0.25
 UNKNOWN = "-"
@@ -88,6 +92,7 @@ class StatusReporter:
         self._metrics_at = self._began
         self._rate: float | None = None
         self._live: _LiveLine | None = None
+        self._is_mute = False
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -106,7 +111,8 @@ class StatusReporter:
     def close(self) -> None:
         """Take the live line away."""
         if self._live is not None:
-            self._live.close()
+            with contextlib.suppress(OSError, ValueError):
+                self._live.close()
             self._live = None
 
     def log_if_due(self, *, force: bool = False) -> None:
@@ -238,16 +244,28 @@ class StatusReporter:
         )
 
     def _print(self, line: str) -> None:
-        if self._live is None:
-            print(line, flush=True)
-        else:
-            tqdm.write(line, file=sys.stdout)
+        if self._is_mute:
+            return
+        try:
+            if self._live is None:
+                print(line, flush=True)
+            else:
+                tqdm.write(line, file=sys.stdout)
+        except (OSError, ValueError) as err:  # whoever read the output is gone, which is no reason to end a run
+            self._mute(err)
 
     def _refresh(self, now: float) -> None:
-        if self._live is None or now - self._drawn_at < LIVE_INTERVAL_S:
+        if self._live is None or self._is_mute or now - self._drawn_at < LIVE_INTERVAL_S:
             return
         self._drawn_at = now
         width: int = shutil.get_terminal_size().columns
         text = self.short_line()
         live: Any = self._live
-        live.set_description_str(text if len(text) < width else f"{text[: max(0, width - 2)]}…")
+        try:
+            live.set_description_str(text if len(text) < width else f"{text[: max(0, width - 2)]}…")
+        except (OSError, ValueError) as err:
+            self._mute(err)
+
+    def _mute(self, error: Exception) -> None:
+        self._is_mute = True
+        logger.warning("the status is no longer shown: standard output failed: %r", error)

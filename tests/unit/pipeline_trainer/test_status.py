@@ -11,6 +11,11 @@ from art.pipeline_trainer import StatusReporter
 from tests.support.scripted_pipeline import make_group
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def make_reporter(**settings: Any) -> StatusReporter:
     return StatusReporter(get_scenario_offset=lambda: 12, **{"num_workers": 4, **settings})
 
@@ -77,6 +82,23 @@ def test_a_line_can_be_had_at_once(clock: list[float], capsys: pytest.CaptureFix
     assert " left," not in lines[-1]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_output_that_fails_is_given_up(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_terminal: bool
+) -> None:
+    output = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdout", output)
+    reporter = make_reporter()
+    reporter.start()
+    output.close()
+    reporter.flush()
+    clock.append(200.0)
+    reporter.log_if_due()
+    do_some_work(reporter)
+    reporter.close()
+    assert caplog.text.count("the status is no longer shown") == 1
+
+
 def test_rates_as_metrics_are_those_since_the_last_call(clock: list[float]) -> None:
     reporter = make_reporter()
     reporter.start()
@@ -86,11 +108,6 @@ def test_rates_as_metrics_are_those_since_the_last_call(clock: list[float]) -> N
     assert reporter.metrics() == expected
     clock.append(107.0)
     assert reporter.metrics()["pipeline/rollouts_per_s"] == 0.0
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_has_a_short_line_that_fits(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
