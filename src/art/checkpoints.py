@@ -103,8 +103,8 @@ def verify_checkpoint(path: Path, *, digests: bool = False) -> None:
     missing = missing_files(path, digests=digests)
     if missing:
         raise CheckpointIncompleteError(
-            f"checkpoint {path} is incomplete: {', '.join(missing)} absent or broken; use another step or save "
-            f"it again",
+            f"checkpoint {path} is incomplete: {', '.join(missing)} absent, broken, or not what was saved; use another "
+            "step, or remove this folder to go on from the one before",
             path=str(path),
             missing=missing,
         )

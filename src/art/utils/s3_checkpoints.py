@@ -21,7 +21,7 @@ from art.checkpoints import (
 )
 from art.errors import CheckpointIncompleteError, S3SyncError
 from art.utils.s3_bucket import Bucket, FileDigests, Progress, RemoteFile
-from art.utils.s3_folders import Transfer, Transfers, files_below, local_files
+from art.utils.s3_folders import Transfer, Transfers, files_below, is_same, local_files
 
 logger = logging.getLogger(__name__)
 
@@ -82,17 +82,7 @@ def newest_complete(
 
 def missing_remotely(bucket: Bucket, checkpoint: RemoteCheckpoint) -> list[str]:
     """Name the files that a checkpoint in a bucket lacks."""
-    missing = [name for name in (ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE) if name not in checkpoint.files]
-    try:
-        manifest = remote_manifest(bucket, checkpoint)
-    except ValueError:
-        return [*missing, MANIFEST_FILE]
-    for name, record in {} if manifest is None else manifest.files.items():
-        remote = checkpoint.files.get(name)
-        is_wrong = name not in OPTIONAL_FILES if remote is None else remote.size_bytes != record.size_bytes
-        if is_wrong and name not in missing:
-            missing.append(name)
-    return missing
+    return _examine(bucket, checkpoint)[1]
 
 
 def remote_manifest(bucket: Bucket, checkpoint: RemoteCheckpoint) -> Manifest | None:
@@ -128,7 +118,7 @@ def fetch_checkpoint(
         S3SyncError: Files could not be fetched.
     """
     target = checkpoint_dir(model_dir, checkpoint.step)
-    missing = missing_remotely(bucket, checkpoint)
+    manifest, missing = _examine(bucket, checkpoint)
     if missing:
         url = bucket.url(checkpoint.prefix)
         raise CheckpointIncompleteError(
@@ -137,8 +127,7 @@ def fetch_checkpoint(
             path=url,
             missing=missing,
         )
-    manifest = remote_manifest(bucket, checkpoint)
-    if origin is None and _has_same(target, manifest):
+    if origin is None and _has_same(target, manifest, bucket, checkpoint):
         logger.info("checkpoint is here already: path=%s", target)
         return target
     with stage_checkpoint(model_dir, checkpoint.step, origin, replace=True) as staging:
@@ -199,10 +188,28 @@ def delete_remote_checkpoint(bucket: Bucket, checkpoint: RemoteCheckpoint) -> No
     bucket.delete(remote.key for name, remote in checkpoint.files.items() if name not in _SENT_LAST)
 
 
-def _has_same(path: Path, manifest: Manifest | None) -> bool:
-    """Tell whether a folder holds exactly what a manifest says, every byte of it."""
+def _examine(bucket: Bucket, checkpoint: RemoteCheckpoint) -> tuple[Manifest | None, list[str]]:
+    """Return the manifest of a checkpoint in a bucket, if it has one, and the names of the files that it lacks."""
+    missing = [name for name in (ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE) if name not in checkpoint.files]
     try:
-        if manifest is None or read_manifest(path) != manifest:
+        manifest = remote_manifest(bucket, checkpoint)
+    except ValueError:
+        return None, [*missing, MANIFEST_FILE]
+    for name, record in {} if manifest is None else manifest.files.items():
+        remote = checkpoint.files.get(name)
+        is_wrong = name not in OPTIONAL_FILES if remote is None else remote.size_bytes != record.size_bytes
+        if is_wrong and name not in missing:
+            missing.append(name)
+    return manifest, missing
+
+
+def _has_same(path: Path, manifest: Manifest | None, bucket: Bucket, checkpoint: RemoteCheckpoint) -> bool:
+    """Tell whether a folder holds exactly what lies in a bucket, every byte of it."""
+    try:
+        if manifest is None:
+            verify_checkpoint(path, digests=True)
+            return all(is_same(path / name, bucket, remote) for name, remote in checkpoint.files.items())
+        if read_manifest(path) != manifest:
             return False
         verify_checkpoint(path, digests=True)
     except (CheckpointIncompleteError, ValueError):
@@ -212,10 +219,8 @@ def _has_same(path: Path, manifest: Manifest | None) -> bool:
 
 def _is_there(manifest: Manifest, bucket: Bucket, checkpoint: RemoteCheckpoint) -> bool:
     """Tell whether a checkpoint was sent before: the same manifest lies there, and all that it lists, by size."""
-    try:
-        return remote_manifest(bucket, checkpoint) == manifest and not missing_remotely(bucket, checkpoint)
-    except ValueError:
-        return False
+    found, missing = _examine(bucket, checkpoint)
+    return found == manifest and not missing
 
 
 def _is_needed(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from art import env
 from art.checkpoints import checkpoint_dir, delete_checkpoints, list_steps
-from art.errors import CheckpointUnavailableError, ConfigurationError
+from art.errors import CheckpointIncompleteError, CheckpointUnavailableError, ConfigurationError
 from art.model.model_file import MODEL_FILE, OWNER_ONLY, without_secrets
 from art.utils.s3_bucket import Bucket
 from art.utils.s3_checkpoints import (
@@ -114,8 +114,10 @@ def pull_model(
         return
     if CHECKPOINTS_PREFIX not in excluded:
         for checkpoint in there.values():
-            if newest_complete(bucket, [checkpoint]) is not None:
+            try:
                 fetch_checkpoint(bucket, checkpoint, model_dir, transfers)
+            except CheckpointIncompleteError as err:
+                logger.warning("checkpoint not pulled: %s", err)
         if delete:
             delete_checkpoints(model_dir, keep=there.keys())
     fetch_folder(

@@ -293,11 +293,19 @@ def test_only_complete_checkpoints_count_as_there(here: Path, tmp_path: Path) ->
         pull(tmp_path / "there", step=12)
 
 
-def test_checkpoint_of_a_release_without_manifests_is_pulled(here: Path, tmp_path: Path) -> None:
-    (checkpoint_dir(model_dir(here), 3) / "manifest.json").unlink()
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_checkpoint_is_pulled_once_also_that_of_a_release_without_manifests(
+    here: Path, tmp_path: Path, has_manifest: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not has_manifest:
+        (checkpoint_dir(model_dir(here), 3) / "manifest.json").unlink()
     push(here)
     path = pull(tmp_path / "there", step=3)
     verify_checkpoint(path, digests=True)
+    made = path.stat().st_ino
+    with caplog.at_level(logging.INFO):
+        assert pull(tmp_path / "there", step=3).stat().st_ino == made
+    assert "checkpoint is here already" in caplog.text
 
 
 def test_names_that_lead_out_of_the_folder_are_refused(here: Path, tmp_path: Path) -> None:
