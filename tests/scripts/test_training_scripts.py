@@ -32,7 +32,7 @@ def test_one_backend_over_several_event_loops(run_script: RunScript, tiny_base: 
 
     assert facts["dataset"] == [[0, 0, 0, 2], [1, 0, 1, 2]]
     assert facts["failed"] == [2, 2]
-    assert facts["served"]["inference_model_name"] == ["loops@0"] * 6 + ["loops@1"] * 6
+    assert facts["served"]["inference_model_name"] == ["loops@0"] * 6 + ["loops@1"] * 6 + ["loops@2"]
     assert set(facts["served"]["litellm"]) == {"loops@2"}
     assert set(facts["served"]["stream"]) == {"loops@2"}
     assert facts["batches"] == [2, 1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
+import weakref
 from collections.abc import Generator
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -62,12 +64,38 @@ def is_loopback_url(url: str) -> bool:
 
 def _build_http_client(base_url: str) -> httpx.AsyncClient:
     connections = affordable_connections()
-    return httpx.AsyncClient(
+    trusts_env = not is_loopback_url(base_url)
+    return _AnyLoopClient(
         timeout=rollout_timeout(),
         follow_redirects=True,
         limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        trust_env=not is_loopback_url(base_url),
+        trust_env=trusts_env,
+        verify=httpx.create_ssl_context(trust_env=trusts_env),
     )
+
+
+class _AnyLoopClient(httpx.AsyncClient):
+    """A client with connections of its own for each event loop: those of a loop that has ended cannot be used again."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._options = options
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        loop = asyncio.get_running_loop()
+        client = self._by_loop.get(loop)
+        if client is None:
+            client = self._by_loop[loop] = httpx.AsyncClient(**self._options, event_hooks=self.event_hooks)
+        return await client.send(request, **options)
+
+    async def aclose(self) -> None:
+        client = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+        await super().aclose()
 
 
 def rollout_timeout() -> httpx.Timeout:

@@ -78,7 +78,12 @@ async def train() -> None:
 
 async def evaluate() -> None:
     trajectories = await art.gather_trajectories(
-        [litellm_rollout("by litellm"), litellm_rollout("again"), art.capture_auto_trajectory(streaming_rollout("hi"))],
+        [
+            rollout("on another loop"),
+            litellm_rollout("by litellm"),
+            litellm_rollout("again"),
+            art.capture_auto_trajectory(streaming_rollout("hi")),
+        ],
         pbar_desc=None,
     )
     await model.log(trajectories, split="val")

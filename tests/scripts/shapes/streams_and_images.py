@@ -76,7 +76,7 @@ async def captured() -> None:
     art.auto_trajectory(required=True).reward = 0.75
 
 
-async def main() -> None:
+async def main() -> list:
     trajectories = await art.gather_trajectories(
         [
             sees("low"),
@@ -90,6 +90,12 @@ async def main() -> None:
         pbar_desc=None,
     )
     await model.log(trajectories, split="val", step=0)
+    return trajectories
+
+
+async def once_more(trajectories: list) -> None:
+    trajectories.append(await sees("high"))  # the client is the one that the first event loop used
+    await model.openai_client().close()
     facts = [
         {"reward": trajectory.reward, "texts": [message["content"] for message in trajectory.messages()]}
         for trajectory in trajectories
@@ -98,4 +104,4 @@ async def main() -> None:
         json.dump(facts, file)
 
 
-asyncio.run(main())
+asyncio.run(once_more(asyncio.run(main())))
