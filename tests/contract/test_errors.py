@@ -18,6 +18,7 @@ BASES: dict[str, set[type[BaseException]]] = {
     "IncompatibleDependencyError": {errors.DependencyError, ImportError},
     "RolloutError": {RuntimeError},
     "TooManyRolloutFailuresError": {errors.RolloutError, RuntimeError},
+    "PipelineStalledError": {TimeoutError},
     "RolloutTimedOutError": {errors.RolloutError, TimeoutError},
     "DataError": {ValueError},
     "TokenizationError": {errors.DataError, ValueError},

@@ -99,7 +99,8 @@ class BackendSupport:
             try:
                 await lease.__aexit__(None, None, None)
             except Exception as err:  # noqa: BLE001 - what the block gave, or raised, matters more
-                logger.warning("step %d was not given back to the server: %r", step, err)
+                level = logging.WARNING if self.serving_error() is None else logging.DEBUG
+                logger.log(level, "step %d was not given back to the server: %r", step, err)
 
     def current_name(self) -> str | None:
         """Give the name that rollouts ask for now, where the model can say."""

@@ -35,6 +35,7 @@ class TrainingStage:
         self._evals = evals
         self._keeper = keeper
         self._step_began = time.monotonic()
+        self._step_log_level = logging.INFO if env.TRAIN_STEP_LOG.read() else logging.DEBUG
 
     async def run(self) -> None:
         """Train until there are no more groups, or as many steps as wanted.
@@ -68,15 +69,14 @@ class TrainingStage:
         is_eval_due = self._evals.is_due(old_step + 1)
         run.activity.enter(NAME, f"training step {old_step + 1} on {len(batch.finished)} groups")
         run.status.note_training_start(len(batch.finished))
-        step_log = logger.info if env.TRAIN_STEP_LOG.read() else logger.debug
-        step_log("train call starts: step=%d groups=%d", old_step + 1, len(batch.finished))
+        logger.log(self._step_log_level, "train call starts: step=%d groups=%d", old_step + 1, len(batch.finished))
         began = time.monotonic()
         try:
             result = await run.support.train(batch.groups, save_checkpoint=run.settings.save_checkpoint and is_eval_due)
         finally:
             run.status.note_training_end()
         trainer_s = time.monotonic() - began
-        step_log("train call ended: step=%d took_s=%.2f", result.step, trainer_s)
+        logger.log(self._step_log_level, "train call ended: step=%d took_s=%.2f", result.step, trainer_s)
         if result.step <= old_step:
             raise TrainingError(f"after training on step {old_step} the backend says it is at step {result.step}")
 

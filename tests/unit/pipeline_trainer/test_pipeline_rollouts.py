@@ -51,6 +51,22 @@ async def test_every_trajectory_tells_its_versions_and_names(
     assert set(backend.leases.values()) == {0}
 
 
+async def test_without_leases_the_name_is_that_of_the_start(
+    backend: ScriptedBackend, make_trainer: MakeTrainer
+) -> None:
+    groups: list[TrajectoryGroup] = []
+
+    async def rollout(model: Model, scenario: Any, config: Any) -> TrajectoryGroup:
+        groups.append(await roll_out(model, scenario, config))
+        return groups[-1]
+
+    backend.adapter_lease = None  # type: ignore[assignment,method-assign]
+    await make_trainer(4, rollout_fn=rollout, max_steps_off_policy=0).train()
+    for group in groups:
+        assert {t.metadata["adapter_names"] for t in group} == {f"agent@{group.trajectories[0].initial_policy_version}"}
+    assert len(groups) == 4
+
+
 async def test_rollouts_go_on_while_a_step_is_trained(backend: ScriptedBackend, make_trainer: MakeTrainer) -> None:
     is_training, three_more = asyncio.Event(), asyncio.Event()
     meanwhile: list[int] = []

@@ -209,6 +209,18 @@ async def test_a_backend_that_does_not_advance_is_an_error(
         await make_trainer().train()
 
 
+@pytest.mark.parametrize("is_on", [False, True])
+async def test_train_calls_are_reported_on_request(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_on: bool
+) -> None:
+    if is_on:
+        monkeypatch.setenv("ART_TRAIN_STEP_LOG", "1")
+    with caplog.at_level("INFO"):
+        await make_trainer(2).train()
+    assert ("train call starts: step=1 groups=2" in caplog.text) is is_on
+    assert ("train call ended: step=1" in caplog.text) is is_on
+
+
 async def test_nothing_is_trained_where_no_steps_are_wanted(
     backend: ScriptedBackend, make_trainer: MakeTrainer
 ) -> None:
