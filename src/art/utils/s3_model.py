@@ -90,7 +90,13 @@ def push_model(bucket: Bucket, key: str, model_dir: Path, transfers: Transfers, 
     steps = list_steps(model_dir)
     for step in steps:
         remote = there.get(step) or RemoteCheckpoint(step, f"{key}{CHECKPOINTS_PREFIX}{step:04d}/", {})
-        send_checkpoint(checkpoint_dir(model_dir, step), bucket, remote.prefix, remote.files, transfers)
+        path = checkpoint_dir(model_dir, step)
+        try:
+            send_checkpoint(path, bucket, remote.prefix, remote.files, transfers)
+        except FileNotFoundError:
+            if path.exists():
+                raise
+            logger.info("not sent, since it was deleted meanwhile: %s", path)
     for step, remote in there.items():
         if delete and step not in steps:
             delete_remote_checkpoint(bucket, remote)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from art.checkpoint_manifest import Origin
-from art.checkpoints import checkpoint_dir, checkpoints_dir, list_steps, verify_checkpoint
+from art.checkpoints import checkpoint_dir, checkpoints_dir, delete_checkpoints, list_steps, verify_checkpoint
 from art.errors import (
     CheckpointIncompleteError,
     CheckpointUnavailableError,
@@ -266,6 +266,19 @@ def test_a_checkpoint_that_rotted_here_is_not_pushed(here: Path) -> None:
     with pytest.raises(CheckpointIncompleteError, match=r"adapter_model\.safetensors differ"):
         push(here)
     assert not any("0003" in key for key in keys_in())
+
+
+def test_checkpoint_that_is_deleted_while_it_is_pushed_is_left_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FileDigests.of
+
+    def delete_then_read(path: Path) -> FileDigests:
+        delete_checkpoints(model_dir(here), keep={3})
+        return real(path)
+
+    monkeypatch.setattr(FileDigests, "of", delete_then_read)
+    push(here)
+    assert newest() == 3
+    assert not any("checkpoints/0000" in key for key in keys_in())
 
 
 def newest(**limits: int) -> int | None:
