@@ -79,6 +79,7 @@ class AdapterPublisher:
         self._max_live = max_live_adapters
         self._client = AdminClient(runtime.base_url, runtime.api_key)
         self._lock = asyncio.Lock()
+        self._in_transit: set[int] = set()  # live steps that are being unloaded or replaced
         self._served_probe: tuple[int, AdapterProbe, tuple[float, ...]] | None = None
         self._base_answer: tuple[tuple[int, ...], tuple[float, ...]] | None = None
 
@@ -127,7 +128,13 @@ class AdapterPublisher:
             await self._confirm(self._registry.live[self._registry.served_step])
 
     async def serve_again(self, step: int, checkpoint_dir: Path) -> None:
-        """Make an older step addressable, without changing what rollouts get by default."""
+        """Make an older step addressable, without changing what rollouts get by default.
+
+        A step that is addressable already, and that the caller has acquired, is not waited for while another one is
+        published.
+        """
+        if step in self._registry.live and step not in self._in_transit:
+            return
         async with self._lock:
             if step in self._registry.live:
                 return
@@ -165,6 +172,7 @@ class AdapterPublisher:
                     raise
 
     async def _replace(self, replaced: AdapterFiles | None, step: int, checkpoint_dir: Path) -> float | None:
+        self._in_transit.add(step)
         try:
             if replaced is not None:
                 await self._runtime.unload_adapter(replaced.name)
@@ -173,6 +181,8 @@ class AdapterPublisher:
             if replaced is not None:
                 await uninterrupted(self._restore(replaced))
             raise
+        finally:
+            self._in_transit.discard(step)
         self._registry.commit(adapter)
         return gap
 
@@ -313,10 +323,15 @@ class AdapterPublisher:
         retired = []
         try:
             for adapter in adapters:
+                if adapter.step in self._registry.leased_steps():
+                    continue  # acquired while those before it were unloaded
+                self._in_transit.add(adapter.step)
                 await self._runtime.unload_adapter(adapter.name)
                 self._registry.retire(adapter)
                 retired.append(adapter.step)
             self._registry.sweep(await self._runtime.requests_in_flight())
         except (AdapterLoadError, LocalServingUnavailableError) as err:
             logger.warning("old adapters not unloaded: cause=%s", err)
+        finally:
+            self._in_transit.difference_update(adapter.step for adapter in adapters)
         return retired
