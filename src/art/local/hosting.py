@@ -107,6 +107,7 @@ class HostedService:
             self.rows.show(event["step"], event["done"], event["total"])
 
     def _serves(self, step: int) -> None:
+        self.rows.close()  # fewer rows than expected may have had something to train
         self.served_step = step
         name = f"{self._model_name}@{step}"
         with self._lock:
