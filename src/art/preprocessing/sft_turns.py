@@ -128,14 +128,9 @@ def _checked_messages(messages_and_choices: Sequence[MessageOrChoice], renderer:
     for index, entry in enumerate(messages_and_choices):
         try:
             (message,) = renderer.messages([entry])
-            if not isinstance(message.get("role"), str):
-                raise TokenizationError(f"message {index} has no role", message_index=index)
-            if not all(_is_text(part) for part in _parts(message)):
-                raise TokenizationError(
-                    f"message {index} holds more than text (an image, perhaps), which supervised fine-tuning does not "
-                    "take",
-                    message_index=index,
-                )
+            fault = _fault(message, entry)
+            if fault is not None:
+                raise TokenizationError(f"message {index} {fault}", message_index=index)
         except TokenizationError:
             raise
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as err:
@@ -144,6 +139,21 @@ def _checked_messages(messages_and_choices: Sequence[MessageOrChoice], renderer:
             ) from err
         messages.append(message)
     return messages
+
+
+def _fault(message: Message, entry: MessageOrChoice) -> str | None:
+    """Say what is wrong with a message that could be rendered all the same; None for nothing."""
+    if not isinstance(message.get("role"), str):
+        return "has no role"
+    if not all(_is_text(part) for part in _parts(message)):
+        return "holds more than text (an image, perhaps), which supervised fine-tuning does not take"
+    calls = message.get("tool_calls") or []
+    if not all(isinstance(call["function"].get("name"), str) for call in calls):
+        return "calls a tool without a name"
+    is_silent = isinstance(entry, Mapping) and entry.get("content") is None and not calls
+    if is_silent and message["role"] == _ASSISTANT:
+        return "has neither content nor tool calls"
+    return None
 
 
 def _parts(message: Message) -> list[Any]:

@@ -250,6 +250,12 @@ def test_rows_without_an_answer_are_named(caplog: pytest.LogCaptureFixture) -> N
         ),
         ([PLAIN[1], PLAIN[1], PLAIN[2]], "roles must alternate", 2),
         (WITH_TOOLS[:2], "does not show the call of 'add'", 1),
+        ([PLAIN[1], {"role": "assistant", "content": None}], "message 1 has neither content nor tool calls", 1),
+        (
+            [PLAIN[1], {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": "{}"}}]}],
+            "message 1 calls a tool without a name",
+            1,
+        ),
     ],
 )
 def test_broken_rows_are_refused_by_name(messages: list[Any], complaint: str, message_index: int) -> None:
