@@ -13,7 +13,7 @@ from art.dev.settings import SFTSettings
 from art.dev.train import rates_of_batches
 from art.errors import DataError
 from art.local.hosting import HostedService
-from art.preprocessing.sft_store import StoredSFTBatches, make_store, part_size
+from art.preprocessing.sft_store import StoredPart, StoredSFTBatches, make_store, part_size
 from art.trajectories import Trajectory
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,15 @@ async def train_sft(
         TrainingError: Training failed; the step served before serves on.
         InferenceError: The step is saved but could not be served.
     """
+    rates = None
     if isinstance(trajectories, Sized):
-        rates_of_batches(settings, -(-len(trajectories) // settings.batch_size))
+        rates = rates_of_batches(settings, -(-len(trajectories) // settings.batch_size))
     store = await asyncio.to_thread(make_store, tensors_dir)
     try:
-        batches = await _tokenize(hosted, trajectories, settings, store)
+        parts = await _tokenize(hosted, trajectories, settings.batch_size, store)
+        if rates is None:
+            rates = rates_of_batches(settings, sum(part.num_batches for part in parts))
+        batches = StoredSFTBatches(parts, rates)
         if not len(batches):
             logger.warning("no trajectories to train on: no step is made")
             return
@@ -66,19 +70,16 @@ async def train_sft(
 
 
 async def _tokenize(
-    hosted: HostedService, trajectories: Iterable[Trajectory], settings: SFTSettings, store: Path
-) -> StoredSFTBatches:
+    hosted: HostedService, trajectories: Iterable[Trajectory], batch_size: int, store: Path
+) -> list[StoredPart]:
     rows = iter(trajectories)
-    size = part_size(settings.batch_size)
-    parts = []
+    size = part_size(batch_size)
+    parts: list[StoredPart] = []
     first_index = 0
     while part := await asyncio.to_thread(_take, rows, size, first_index):
-        parts.append(
-            await hosted.actor.prepare_sft(part, store, first_index=first_index, batch_size=settings.batch_size)
-        )
+        parts.append(await hosted.actor.prepare_sft(part, store, first_index=first_index, batch_size=batch_size))
         first_index += len(part)
-    num_batches = sum(part.num_batches for part in parts)
-    return StoredSFTBatches(parts, rates_of_batches(settings, num_batches))
+    return parts
 
 
 def _take(rows: Iterator[Trajectory], size: int, first_index: int) -> list[Trajectory]:

@@ -78,6 +78,11 @@ def test_each_batch_has_its_rate(tmp_path: Path) -> None:
     assert [entry["loss/learning_rate"] for entry in metrics] == [0.3, 0.2, 0.1]
 
 
+def test_rates_to_spare_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(train(Service(), trajectories(3), SFTSettings((0.3, 0.2, 0.1)), tmp_path)) == 2
+    assert caplog.text.count("more learning rates than batches: rates=3 batches=2") == 1
+
+
 @pytest.mark.parametrize("as_stream", [False, True])
 def test_too_few_rates_are_refused_before_anything_is_trained(as_stream: bool, tmp_path: Path) -> None:
     service = Service()
