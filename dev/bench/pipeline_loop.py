@@ -69,7 +69,7 @@ def step_s(steps: list[dict[str, float]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10, help="steps of each run (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="steps of the loop; the pipeline takes one more")
     parser.add_argument("--target", type=float, default=0.6, help="mean reward to reach (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default=str(DEMO_MODEL))
@@ -78,7 +78,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("plain", "pipeline"):
             model = make_model(args.model, args.seed)
-            runs[name] = asyncio.run(measure(name, model, Path(folder) / name, args.steps))
+            steps = args.steps + (name == "pipeline")  # what it learns from may be a step older
+            runs[name] = asyncio.run(measure(name, model, Path(folder) / name, steps))
     reached = {name: reached_at_s(steps, args.target) for name, steps in runs.items()}
     ratio = None
     if reached["plain"] is not None and reached["pipeline"] is not None:

@@ -19,6 +19,7 @@ from art.trajectories import TrajectoryGroup
 logger = logging.getLogger(__name__)
 
 LIVE_INTERVAL_S = 0.25
+MIN_RATE_INTERVAL_S = 5.0  # a shorter one says little about a rate
 UNKNOWN = "-"
 
 
@@ -219,17 +220,15 @@ class StatusReporter:
         offset = self._get_scenario_offset()
         left = "" if self._total_scenarios is None else f" {max(0, self._total_scenarios - offset)} left,"
         discarded = self._stale + self._zero_variance + self._errored
-        rate = UNKNOWN if self._rate is None else f"{self._rate:.2f}"
         val = UNKNOWN if self._val_reward is None else f"{self._val_reward:.3f} at step {self._val_reward_step}"
         active = "" if self._val_active is None else f", evaluating step {self._val_active}"
-        idle = UNKNOWN if self._trainer_idle.value is None else f"{self._trainer_idle.value:.0%}"
         return (
             f"[status] scenarios: {self._trained} trained,{left} {self._queued} queued, {self._training} training, "
             f"{discarded} discarded ({self._zero_variance} zero variance, {self._stale} stale, "
-            f"{self._errored} errored), rollouts {self._running}/{self._num_workers} running {rate}/s"
+            f"{self._errored} errored), rollouts {self._running}/{self._num_workers} running {_show_rate(self._rate)}/s"
             f" | train: step {UNKNOWN if self._step is None else self._step}, reward {self._reward.show('.3f')}, "
             f"std {self._std.show('.3f')}, {self._step_s.show('.1f')} s/step, {self._off_policy.show('.1f')} steps off "
-            f"policy, trainer idle {idle}"
+            f"policy, trainer idle {self._trainer_idle.show('.0%')}"
             f" | val: reward {val}{active}"
         )
 
@@ -237,10 +236,15 @@ class StatusReporter:
         """Give the line for a terminal's bottom."""
         busy = f"training {self._training}" if self._training else "collecting"
         val = "" if self._val_reward is None else f" val {self._val_reward:.3f}"
+        elapsed_s = time.monotonic() - self._lined_at
+        rate = self._rate
+        if rate is None or elapsed_s >= MIN_RATE_INTERVAL_S:
+            rate = (self._finished - self._finished_at_line) / elapsed_s if elapsed_s > 0 else None
         return (
-            f"step {UNKNOWN if self._step is None else self._step}: {busy}, queue {self._queued}, rollouts "
-            f"{self._running}/{self._num_workers}, reward {self._reward.show('.3f')}{val}, trained {self._trained}, "
-            f"discarded {self._stale + self._zero_variance + self._errored}"
+            f"step {UNKNOWN if self._step is None else self._step} {busy}, reward {self._reward.show('.3f')}{val} | "
+            f"queue {self._queued}, rollouts {self._running}/{self._num_workers} {_show_rate(rate)}/s | "
+            f"{self._off_policy.show('.1f')} off policy, trainer idle {self._trainer_idle.show('.0%')} | "
+            f"trained {self._trained}, discarded {self._stale + self._zero_variance + self._errored}"
         )
 
     def _print(self, line: str) -> None:
@@ -269,3 +273,7 @@ class StatusReporter:
     def _mute(self, error: Exception) -> None:
         self._is_mute = True
         logger.warning("the status is no longer shown: standard output failed: %r", error)
+
+
+def _show_rate(rate: float | None) -> str:
+    return UNKNOWN if rate is None else f"{rate:.2f}"

@@ -120,10 +120,15 @@ def test_a_terminal_has_a_short_line_that_fits(clock: list[float], monkeypatch: 
     drawn = terminal.getvalue()
     assert "[status] scenarios: 0 trained" in drawn
     assert "step 4" not in drawn
-    clock.append(100.3)
+    clock.append(106.0)
     reporter.log_if_due()
+    assert reporter.short_line() == (
+        # Averages: reward 0.25 + 0.2 * (1 - 0.25). Three rollouts ended in six seconds.
+        "step 4 training 2, reward 0.400 val 0.750 | queue 3, rollouts 1/4 0.50/s | 1.5 off policy, trainer idle 25% | "
+        "trained 3, discarded 4"
+    )
     new = terminal.getvalue()[len(drawn) :]
-    assert "step 4: training 2, queue 3, rollouts" in new
+    assert "step 4 training 2, reward 0.400 val 0.…" in new
     assert "…" in new
     assert max(len(part) for part in new.replace("\r", "\n").split("\n")) <= 40
     reporter.close()
