@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,7 @@ TRAINER_STATE_FILE = "trainer_state.pt"
 OPTIONAL_FILES = frozenset({TRAINER_STATE_FILE})
 FORMAT = 1
 _READ_BYTES = 1 << 20
+DIGESTS_AT_ONCE = 4
 _MAX_HEADER_BYTES = 100_000_000  # the safetensors format's own limit
 
 MadeBy = Literal["initial", "rl", "sft", "copy", "fork", "other"]
@@ -108,12 +110,14 @@ def record_folder(folder: Path, step: int, origin: Origin) -> Manifest:
 
 def record_files(folder: Path) -> dict[str, FileRecord]:
     """Take size and digest of every file below a folder but its manifest."""
-    records = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != MANIFEST_FILE:
-            records[name] = FileRecord(path.stat().st_size, sha256_of(path))
-    return records
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    paths.pop(MANIFEST_FILE, None)
+    with ThreadPoolExecutor(DIGESTS_AT_ONCE) as pool:  # digests are taken outside the interpreter's lock
+        digests = list(pool.map(sha256_of, paths.values()))
+    return {
+        name: FileRecord(path.stat().st_size, digest)
+        for (name, path), digest in zip(paths.items(), digests, strict=True)
+    }
 
 
 def read_manifest(folder: Path) -> Manifest | None:
