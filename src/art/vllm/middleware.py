@@ -1,10 +1,10 @@
 """What every rollout request passes on its way into vLLM's HTTP layer.
 
 It counts requests in flight by model name, so that an adapter's files stay as long as it is used, and asks for the
-sampled tokens' logprobs, which training needs and scripts need not ask for. On a CPU it keeps away from the engine what
-would end it (vLLM 0.20.2): a request's own `seed` when its prompt is read in parts ("CPU Generator does not use
-offset"), and `prompt_logprobs` for an adapter when another request is in the batch. A model's plain name, which many
-scripts ask for, stands for its newest step.
+sampled tokens' logprobs, those of a stream's every token too, which training needs and scripts need not ask for. On a
+CPU it keeps away from the engine what would end it (vLLM 0.20.2): a request's own `seed` when its prompt is read in
+parts ("CPU Generator does not use offset"), and `prompt_logprobs` for an adapter when another request is in the batch.
+A model's plain name, which many scripts ask for, stands for its newest step.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ class RolloutMiddleware:
         if path == _CHAT_PATH and not fields.get("logprobs"):
             fields["logprobs"] = True
             fields.pop("top_logprobs", None)
+        if path == _CHAT_PATH and fields.get("stream"):
+            # A chunk whose text is held back (half a character, the beginning of a tool call) would otherwise not be
+            # sent, and the logprobs of its tokens would be lost (vLLM 0.20.2).
+            fields["return_token_ids"] = True
         if not self._on_cpu:
             return None
         if fields.get("prompt_logprobs") is not None or (fields.get("echo") and fields.get("logprobs") is not None):

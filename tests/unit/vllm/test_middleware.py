@@ -71,6 +71,15 @@ async def test_what_was_asked_for_stays() -> None:
 
 
 @pytest.mark.asyncio
+async def test_streams_carry_every_token() -> None:
+    body = json.dumps({"model": "m@1", "messages": [], "stream": True}).encode()
+    got, *_ = await send_through("/v1/chat/completions", body)
+    assert (got["logprobs"], got["return_token_ids"]) == (True, True)
+    got, *_ = await send_through("/v1/completions", json.dumps({"model": "m", "stream": True}).encode())
+    assert "return_token_ids" not in got
+
+
+@pytest.mark.asyncio
 async def test_malformed_bodies_reach_the_server_as_they_are() -> None:
     got, status, *_ = await send_through("/v1/chat/completions", b"not json")
     assert (got, status) == (b"not json", 200)
