@@ -49,17 +49,18 @@ def held_folder(model_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def _ready_for(model_dir: Path, parent: ParentCheckpoint) -> Iterator[bool]:
-    """Hold a model's folder; gives False where it goes on from that very checkpoint already."""
+    """Hold a model's folder; gives False where it has gone on from that very checkpoint already."""
     model_dir.mkdir(parents=True, exist_ok=True)
     with held_folder(model_dir):
         highest = next_step(model_dir) - 1
         newest = newest_step(model_dir)
-        manifest = None if newest is None else read_manifest(checkpoint_dir(model_dir, newest))
-        begun_with = None if manifest is None else manifest.origin.forked_from
-        if begun_with is not None and replace(begun_with, location=None) == replace(parent, location=None):
-            logger.info("forked already: %s is at step %d, which came of %s", model_dir, newest, begun_with)
-            yield False
-            return
+        if newest is not None and newest > parent.step:
+            manifest = read_manifest(checkpoint_dir(model_dir, newest))
+            begun_with = None if manifest is None else manifest.origin.forked_from
+            if begun_with is not None and replace(begun_with, location=None) == replace(parent, location=None):
+                logger.info("forked before: %s is at step %d, which came of %s", model_dir, newest, begun_with)
+                yield False
+                return
         if highest > parent.step:
             raise CheckpointError(
                 f"step {parent.step} not forked into {model_dir}: it has a checkpoint of step {highest}, from which "

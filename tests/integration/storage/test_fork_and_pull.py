@@ -103,6 +103,17 @@ def test_script_that_forks_at_every_start_goes_on_where_it_was(tmp_path: Path) -
     assert list_steps(target) == [5]
 
 
+def test_fork_again_before_any_training_takes_what_is_there_now(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, "old")
+    save_checkpoint(source, 4, value=1)
+    fork(tmp_path, make_model("new"), "old")
+    shutil.rmtree(checkpoint_dir(source, 4))
+    weights = save_checkpoint(source, 4, value=2) / "adapter_model.safetensors"
+    fork(tmp_path, make_model("new"), "old")
+    copied = checkpoint_dir(folder_of(tmp_path, "new"), 4) / "adapter_model.safetensors"
+    assert copied.read_bytes() == weights.read_bytes()
+
+
 def test_fork_never_hides_behind_newer_checkpoints(tmp_path: Path) -> None:
     save_checkpoint(folder_of(tmp_path, "old"), 4)
     save_checkpoint(folder_of(tmp_path, "new"), 6)
