@@ -136,7 +136,8 @@ async def test_rollouts_begin_while_a_step_trains_only_where_they_may_be_older_t
     )
     await trainer.train()
     assert backend.newest() == 5
-    assert bool(begun_in_training) is (limit > 0)
+    # Each of the two workers may have been about to begin when the step began.
+    assert (len(begun_in_training) > 2 * 5) is (limit > 0)
 
 
 async def test_a_failed_rollout_is_tried_again_and_the_run_goes_on(
