@@ -128,6 +128,7 @@ async def test_rollouts_begin_while_a_step_trains_only_where_they_may_be_older_t
         else:
             for _ in range(100):
                 await asyncio.sleep(0)
+        is_training = False
 
     backend.before_step = before_step
     scenarios = itertools.cycle(make_scenarios(3))
