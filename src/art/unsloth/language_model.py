@@ -136,7 +136,7 @@ class LanguageModel:
         """
         if torch.is_grad_enabled():
             self._choose_checkpointing(tokens.numel())
-        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens)
+        positions = torch.arange(tokens.shape[1], device=self.device).expand_as(tokens).contiguous()  # for kernels
         hidden = self.hidden_states(tokens, positions, None)
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             is_wanted = is_wanted[:, 1:]
