@@ -98,7 +98,7 @@ QWEN_3 = (
     "{%- elif m.role == 'assistant' %}"
     "{%- set said = m.content.split('</think>')[-1].lstrip('\n') %}"
     "{%- set thought = m.content.split('</think>')[0].split('<think>')[-1].strip('\n')"
-    " if '</think>' in m.content else '' %}"
+    " if '</think>' in m.content else (m.reasoning_content or '') %}"
     "{{- '<|im_start|>assistant\n' }}"
     "{%- if loop.index0 > ns.question and (loop.last or thought) %}"
     "{{- '<think>\n' + thought + '\n</think>\n\n' }}{% endif %}"

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.conversation import is_choice
 from art.errors import DataError, TokenizationError
 from art.preprocessing.chat import ChatRenderer
 from art.types import MessageOrChoice
@@ -65,13 +66,22 @@ def sft_sequences(
     for index, message in enumerate(messages):
         if message["role"] != _ASSISTANT:
             continue
-        context, answer = _split(messages[: index + 1], rendered_tools, renderer)
+        said = _with_reasoning(message, messages_and_choices[index])
+        context, answer = _split([*messages[:index], said], rendered_tools, renderer)
         if not sequences or not context.startswith(sequences[-1].text):
             sequences.append(SFTSequence())
         sequence = sequences[-1]
         sequence.add(context[len(sequence.text) :], renderer, is_trained=False)
         sequence.add(answer, renderer, is_trained=True)
     return sequences
+
+
+def _with_reasoning(message: Message, entry: MessageOrChoice) -> Message:
+    """Give a Choice's message with the reasoning that was sampled: it is learnt, though no later prompt shows it."""
+    if not is_choice(entry):
+        return message
+    reasoning = getattr(entry.message, "reasoning_content", None) or getattr(entry.message, "reasoning", None)
+    return {**message, "reasoning_content": reasoning} if reasoning else message
 
 
 def _split(messages: list[Message], tools: RenderedTools, renderer: ChatRenderer) -> tuple[str, str]:

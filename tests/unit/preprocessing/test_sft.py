@@ -117,6 +117,16 @@ def test_qwen_3_trains_reasoning_that_is_given() -> None:
     ]
 
 
+def test_the_reasoning_of_a_choice_is_learnt_and_not_shown_later() -> None:
+    first = make_choice("5", message={"reasoning_content": "Two and three."})
+    question = "<|im_start|>user\n2+3?<|im_end|>\n<|im_start|>assistant\n"
+    assert shown(QWEN_3, tokenize(QWEN_3, [PLAIN[1], first, PLAIN[4], make_choice("Alive.")])) == [
+        f"{question}[[<think>\nTwo and three.\n</think>\n\n5<|im_end|>]]",
+        f"{question}5<|im_end|>\n<|im_start|>user\nAnd assistant?<|im_end|>\n<|im_start|>assistant\n"
+        "[[<think>\n\n</think>\n\nAlive.<|im_end|>]]",
+    ]
+
+
 def test_qwen_2_5_trains_tool_calls_and_never_their_results() -> None:
     assert shown(QWEN_2_5, tokenize(QWEN_2_5, WITH_TOOLS, tools=TOOLS)) == [
         f"<|im_start|>system\nYou are Qwen.\n\n{TOOLS_SHOWN}<|im_end|>\n"
