@@ -11,9 +11,11 @@ import art
 from art.langgraph import init_chat_model, wrap_rollout
 from art.types import Choice
 from tests.integration.local.conftest import SharedRun
-from tests.support.local_run import ANSWER_TOKENS, train_step
+from tests.support.local_run import ANSWER_TOKENS
 
 pytestmark = [pytest.mark.integration]
+
+ROW_TOKENS = 512
 
 
 async def rollout(reward: float) -> art.Trajectory:
@@ -45,7 +47,7 @@ def test_rollouts_of_a_chat_model_are_trained_and_follow_the_served_step(shared:
                 tokens = [token.token for token in choice.logprobs.content or []]
                 assert len(tokens) == ANSWER_TOKENS
                 assert all(token.startswith("token_id:") for token in tokens)
-        result = await train_step(shared.backend, shared.model, [group])
+        result = await shared.backend.train(shared.model, [group], packed_sequence_length=ROW_TOKENS)
         assert result.step == before + 1
         assert result.metrics["data/step_trainer_tokens"] > 0
         assert result.metrics["data/step_num_trajectories_dropped_untrainable"] == 0
