@@ -1,7 +1,8 @@
 """The same lesson as train.py, through a pipeline: sampling goes on while steps are trained.
 
 Trainer and inference server are processes of their own. Groups are sampled all the time by a few workers; as soon as
-there are enough of them they are trained, though the first of them may come from the step before.
+there are enough of them they are trained, though the first of them may come from the step before. Steps are smaller
+than those of train.py, and there are more of them.
 
     python examples/yes_no_maybe/pipeline.py
 """
@@ -27,6 +28,8 @@ from art.pipeline_trainer import PipelineTrainer
 # Few, so that a group begins when the one before it ends: most of them begin after the newest step is served. With as
 # many workers as prompts all groups would begin together, at the moment when the step before begins to be trained.
 WORKERS = 2
+# A step need not wait for all prompts: half of them are enough to learn from.
+MIN_GROUPS = len(PROMPTS) // 2
 
 AnyModel = art.TrainableModel[Any, Any]
 
@@ -53,7 +56,7 @@ def make_model(base_model: str, seed: int) -> AnyModel:
 
 
 def make_trainer(model: AnyModel, backend: LocalBackend, steps: int) -> PipelineTrainer[dict[str, str], None]:
-    """Make a trainer that takes so many more steps, each on as many groups as train.py's."""
+    """Make a trainer that takes so many more steps, each on half as many groups as train.py's, or more."""
     scenarios = itertools.cycle({"prompt": prompt} for prompt in PROMPTS)
     return PipelineTrainer(
         model,
@@ -62,7 +65,7 @@ def make_trainer(model: AnyModel, backend: LocalBackend, steps: int) -> Pipeline
         scenarios,
         config=None,
         num_rollout_workers=WORKERS,
-        min_batch_size=len(PROMPTS),
+        min_batch_size=MIN_GROUPS,
         max_batch_size=len(PROMPTS),
         max_steps_off_policy=1,
         learning_rate=LEARNING_RATE,
@@ -82,7 +85,7 @@ async def train(model: AnyModel, backend: LocalBackend, steps: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description='Teach a small language model to answer "maybe", with a pipeline.')
-    parser.add_argument("--steps", type=int, default=10, help="steps to have taken at the end (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=16, help="steps to have taken at the end (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="each seed is a run of its own (default: %(default)s)")
     parser.add_argument("--path", type=Path, default=ROOT / ".art", help="where runs are kept (default: %(default)s)")
     parser.add_argument("--model", default=str(DEMO_MODEL), help="name or folder of the model (default: %(default)s)")
