@@ -30,6 +30,8 @@ from art.pipeline_trainer import PipelineTrainer
 WORKERS = 2
 # A step need not wait for all prompts: half of them are enough to learn from.
 MIN_GROUPS = len(PROMPTS) // 2
+# Once so many times MIN_GROUPS groups had equal answers since the last step, the lesson is learned.
+LEARNED_AFTER = 8
 
 AnyModel = art.TrainableModel[Any, Any]
 
@@ -68,6 +70,7 @@ def make_trainer(model: AnyModel, backend: LocalBackend, steps: int) -> Pipeline
         min_batch_size=MIN_GROUPS,
         max_batch_size=len(PROMPTS),
         max_steps_off_policy=1,
+        discard_queue_multiplier=LEARNED_AFTER,
         learning_rate=LEARNING_RATE,
         max_steps=steps,
         log_interval_seconds=30.0,
@@ -80,6 +83,8 @@ async def train(model: AnyModel, backend: LocalBackend, steps: int) -> None:
     started, first = time.monotonic(), await model.get_step()
     trainer = make_trainer(model, backend, max(0, steps - first))
     await trainer.train()
+    if trainer.collapsed:
+        print("\nall answers are the same by now: there is nothing left to learn")
     print(f"\n{trainer.state.policy_version - first} steps in {time.monotonic() - started:.0f} s")
 
 
