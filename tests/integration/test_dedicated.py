@@ -22,7 +22,7 @@ from art.dev.settings import ServingSettings
 from art.errors import AdapterLoadError
 from art.inference.adapters import AdapterRegistry
 from art.inference.gate import ServingGate
-from art.inference.process_server import ServerSpec
+from art.inference.process_server import ServerSpec, open_listener
 from art.inference.publish import AdapterPublisher
 from art.inference.rollout_transport import RolloutTransport
 from art.inference.supervised import SupervisedRuntime
@@ -227,15 +227,48 @@ def test_killed_server_comes_back_with_every_live_step_and_rollouts_go_on(
 
 def engine_core_of(server: int) -> int:
     """Return the engine's own process below a server."""
+    (engine,) = children_of(server, "EngineCor")
+    return engine
+
+
+def children_of(parent: int, name_part: str) -> list[int]:
+    """Return the processes below another whose names hold a text."""
+    found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, _, rest = status.read_text().partition(" ")
             name, _, fields = rest.rpartition(")")
         except OSError:
             continue
-        if int(fields.split()[1]) == server and "EngineCor" in name:
-            return int(pid)
-    raise AssertionError(f"server {server} has no engine process")
+        if int(fields.split()[1]) == parent and name_part in name:
+            found.append(int(pid))
+    return found
+
+
+def test_own_routes_ask_for_the_key(dedicated: Dedicated) -> None:
+    async def statuses() -> list[int]:
+        root = dedicated.runtime.base_url.removesuffix("/v1")
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            wrong = {"Authorization": "Bearer wrong"}
+            answers = [await client.get(f"{root}/art/in_flight", headers=headers) for headers in ({}, wrong)]
+            answers.append(await client.post(f"{root}/art/reset_prefix_cache"))
+        return [answer.status_code for answer in answers]
+
+    assert dedicated.loop.run(statuses()) == [401, 401, 401]
+    assert dedicated.loop.run(dedicated.runtime.requests_in_flight()) == {}
+
+
+def test_asked_to_end_while_its_engine_starts_it_ends_at_once(tiny: TinyModel, tmp_path: Path) -> None:
+    spec = make_spec(tiny, tmp_path)
+    with open_listener(spec.host, spec.port) as listener, spec.log_path.open("wb") as log:
+        process = subprocess.Popen(
+            spec.command((), listener), stdout=log, stderr=log, pass_fds=[listener.fileno()], env={**os.environ}
+        )
+        wait_until(lambda: bool(children_of(process.pid, "EngineCor")), timeout_s=120.0)
+        (engine,) = children_of(process.pid, "EngineCor")
+        process.terminate()
+        assert process.wait(5) == -signal.SIGTERM
+    wait_until(lambda: not is_running(engine), timeout_s=8.0)
 
 
 PARENT = """

@@ -34,6 +34,7 @@ class Faults:
         completion_statuses: What the next completions are answered.
         drop_completions: That many completions lose their connection unanswered.
         exit_on_completion: It ends at the next completion.
+        exit_on_text: It ends at each completion whose body holds this text.
         engine: "silent": completions are never answered; "failing": they are answered with 500. `/health` says 200.
         break_streams: That many streaming answers end in the middle.
         break_bodies: That many other answers end in the middle.
@@ -59,6 +60,7 @@ class Faults:
     completion_statuses: list[int] = field(default_factory=list)
     drop_completions: int = 0
     exit_on_completion: int | None = None
+    exit_on_text: str | None = None
     engine: Literal["alive", "silent", "failing"] = "alive"
     break_streams: int = 0
     break_bodies: int = 0

@@ -166,7 +166,7 @@ class ScriptedServer(HttpServer):
             raise _Refusal(404, f"The model `{name}` does not exist.")
         self.in_flight[name] += 1
         try:
-            await self._meet_faults()
+            await self._meet_faults(body)
             folder = self.adapters.get(name)
             if folder is not None and not (folder / "adapter_config.json").is_file():
                 _end_process(ENGINE_DIED)  # the engine dies where it finds no files
@@ -198,8 +198,10 @@ class ScriptedServer(HttpServer):
         finally:
             self.in_flight[name] -= 1
 
-    async def _meet_faults(self) -> None:
+    async def _meet_faults(self, body: dict[str, Any]) -> None:
         faults = self.faults
+        if faults.exit_on_text is not None and faults.exit_on_text in json.dumps(body):
+            _end_process(ENGINE_DIED)
         if faults.exit_on_completion is not None:
             _end_process(faults.exit_on_completion)
         if faults.engine == "silent":

@@ -102,11 +102,11 @@ class Stand:
             response = await (http.post(url, json=orders) if orders else http.get(url))
             return dict(response.raise_for_status().json())
 
-    async def ask(self, step: int | None = None) -> str:
+    async def ask(self, step: int | None = None, question: str = "Say yes.") -> str:
         """Have one answer, from the served step if none is given: the digest of the files that it came from."""
         step = self.registry.served_step if step is None else step
         answer = await self.client.chat.completions.create(
-            model=f"{MODEL}@{step}", messages=[{"role": "user", "content": "Say yes."}]
+            model=f"{MODEL}@{step}", messages=[{"role": "user", "content": question}]
         )
         return str(answer.choices[0].message.content)
 

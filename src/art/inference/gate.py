@@ -25,6 +25,12 @@ class ServingGate:
         self._closed_reason: str | None = None
         self._facts: dict[str, Any] = {}
         self._failure: LocalServingUnavailableError | None = None
+        self._closings = 0
+
+    @property
+    def closings(self) -> int:
+        """How often the server has gone away so far."""
+        return self._closings
 
     @property
     def failure(self) -> LocalServingUnavailableError | None:
@@ -56,6 +62,7 @@ class ServingGate:
             facts: What is known about it, as in `LocalServingUnavailableError`.
         """
         with self._lock:
+            self._closings += self._closed_reason is None
             self._closed_reason, self._facts = reason, dict(facts or {})
         self._wake()
 

@@ -1,7 +1,9 @@
 """The HTTP transport of rollouts: it waits out a reload or a restart of the server instead of failing.
 
 A request that the server never answered is sent again: a completion has no effect on the server, and the caller has
-seen nothing of it. An answer that breaks off after it began fails once, with what is known about the server.
+seen nothing of it. An answer that breaks off after it began fails once, with what is known about the server. So does a
+request that was being answered both times when a server ended: it may be what ends them, and must not use up every
+restart.
 """
 
 from __future__ import annotations
@@ -25,15 +27,12 @@ FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 2.0
 PROBE_TIMEOUT_S = 5.0
 NOTICE_S = 1.0  # between losing a connection and learning what became of the server
+MAX_ENDED_SERVERS = 2  # during one request, before it is suspected
 _BUSY_STATUS = frozenset({502, 503, 504})
 _SERVER_ERROR = 500
-_CONNECTION_ERRORS = (
-    httpx.ConnectError,
-    httpx.ConnectTimeout,
-    httpx.RemoteProtocolError,
-    httpx.ReadError,
-    httpx.WriteError,
-)
+_DEAD_ENGINE = "HTTP 500 from a server whose engine is dead"
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
+_CONNECTION_ERRORS = (*_NEVER_SENT, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 class RolloutTransport(httpx.AsyncBaseTransport):
@@ -55,17 +54,19 @@ class RolloutTransport(httpx.AsyncBaseTransport):
 
         Raises:
             LocalServingUnavailableError: The server was given up, or did not come back in time.
+            AnswerInterruptedError: Two servers ended, one after the other, while they were answering this request.
         """
         await request.aread()  # so that the request can be sent again
         started = time.monotonic()
         deadline: float | None = None  # set when trouble begins: an answer itself may take as long as it takes
-        attempts = 0
+        attempts = ended_servers = 0
         cause: Exception | None
         while True:
             if not self._gate.is_open:
                 deadline = deadline or time.monotonic() + self._wait_s
                 await self._gate.wait_open(deadline)
             attempts += 1
+            closings = self._gate.closings
             try:
                 async with self._gate.until_given_up():
                     response = await self._inner.handle_async_request(request)
@@ -75,6 +76,11 @@ class RolloutTransport(httpx.AsyncBaseTransport):
                 cause = None
             except _CONNECTION_ERRORS as err:
                 trouble, cause = f"{type(err).__name__} {err}".strip(), err
+            if _may_have_ended_it(trouble, cause):
+                await self._gate.wait_for_trouble(NOTICE_S)
+                ended_servers += self._gate.closings != closings
+                if ended_servers >= MAX_ENDED_SERVERS:
+                    raise self._suspected(request, ended_servers, trouble) from cause
             deadline = deadline or time.monotonic() + self._wait_s
             if time.monotonic() >= deadline:
                 raise self._unavailable(request, attempts, time.monotonic() - started, trouble) from cause
@@ -95,7 +101,7 @@ class RolloutTransport(httpx.AsyncBaseTransport):
         if response.status_code in _BUSY_STATUS:
             return f"HTTP {response.status_code}"
         if not await self._is_engine_alive(request):
-            return "HTTP 500 from a server whose engine is dead"
+            return _DEAD_ENGINE
         return None
 
     async def _is_engine_alive(self, request: httpx.Request) -> bool:
@@ -141,6 +147,14 @@ class RolloutTransport(httpx.AsyncBaseTransport):
             f"the inference server at {request.url} did not answer: {attempts} attempts in {waited_s:.1f} s, last: "
             f"{trouble} (limit: serving['rollout_wait_s'])",
             facts={"url": str(request.url), "attempts": attempts, "waited_s": waited_s},
+        )
+
+    def _suspected(self, request: httpx.Request, ended_servers: int, trouble: str) -> AnswerInterruptedError:
+        reason, facts = self._gate.trouble
+        return AnswerInterruptedError(
+            f"not sent again: {ended_servers} servers ended, one after the other, while answering this request "
+            f"to {request.url}, which may be the cause; last: {trouble}{f'; the server: {reason}' if reason else ''}",
+            facts={**facts, "url": str(request.url), "cause": trouble},
         )
 
     async def broke_off(self, request: httpx.Request, error: httpx.TransportError) -> AnswerInterruptedError:
@@ -194,6 +208,11 @@ async def _read_whole(response: httpx.Response) -> None:
     finally:
         await stream.aclose()
     response.stream = httpx.ByteStream(body)
+
+
+def _may_have_ended_it(trouble: str, cause: Exception | None) -> bool:
+    """Whether a request had reached the server when it got into trouble."""
+    return trouble == _DEAD_ENGINE if cause is None else not isinstance(cause, _NEVER_SENT)
 
 
 def _model_of(request: httpx.Request) -> str:

@@ -2,7 +2,7 @@
 
 Serves vLLM's OpenAI API with runtime loading of adapters, and two routes of our own: `/art/in_flight` and
 `/art/reset_prefix_cache`. It accepts no connection before its adapters are loaded, and ends with code 1 when its
-engine dies.
+engine dies. SIGTERM and SIGINT end it at once while it starts; later it closes its connections first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 ENGINE_DIED = 1
 ENGINE_POLL_S = 0.5
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,12 +59,12 @@ async def _serve(options: argparse.Namespace) -> int:
     import torch
 
     from art.vllm.compat import load_vllm_api
-    from art.vllm.engine import EnginePlan, engine_environment, parse_plan, start_engine
+    from art.vllm.engine import EnginePlan, engine_environment, parse_plan
+    from art.vllm.engine_start import start_guarded_engine
     from art.vllm.server import OpenAIServer, bind_listener
 
-    stop = asyncio.Event()
-    for sig in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
+    for sig in _ENDING_SIGNALS:
+        signal.signal(sig, signal.SIG_DFL)  # an engine that is starting cannot be interrupted; guards end what it began
     listener = (
         bind_listener(options.host, options.port)
         if options.listen_fd is None
@@ -78,18 +79,21 @@ async def _serve(options: argparse.Namespace) -> int:
     api = load_vllm_api()
     with engine_environment(plan):
         args = parse_plan(api, plan, host=options.host, port=listener.getsockname()[1])
-        engine = await asyncio.to_thread(start_engine, api, args)
+        started = await start_guarded_engine(api, args)
         try:
-            server = await OpenAIServer.start(api, engine, args, listener, with_admin_routes=True)
+            server = await OpenAIServer.start(api, started.client, args, listener, with_admin_routes=True)
         except BaseException:
-            engine.shutdown()
+            started.shut_down()
             raise
+    stop = asyncio.Event()
+    for sig in _ENDING_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(sig, stop.set)
     logger.info("serving: url=http://%s:%d/v1", server.host, server.port)
     try:
-        return await _watch(engine, stop)
+        return await _watch(started.client, stop)
     finally:
         await server.close()
-        await asyncio.to_thread(engine.shutdown)
+        await asyncio.to_thread(started.shut_down)
 
 
 def _engine_args(options: argparse.Namespace) -> dict[str, Any]:

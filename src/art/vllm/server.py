@@ -102,7 +102,7 @@ class OpenAIServer:
             app, in_flight, on_cpu=on_cpu, resolve_name=functools.partial(newest_name, serving_models)
         )
         if with_admin_routes:
-            outer = AdminRoutes(outer, engine, in_flight)
+            outer = AdminRoutes(outer, engine, in_flight, [key for key in args.api_key or () if key])
         server = cls(outer, serving_models, listener, in_flight, args)
         app.state.server = server._server  # vLLM's error handlers look for it there
         await server._serve()

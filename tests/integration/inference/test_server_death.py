@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from art.errors import LocalServingUnavailableError
+from art.errors import AnswerInterruptedError, LocalServingUnavailableError
 from tests.support.scripted_faults import Faults
 from tests.support.serving import SETTINGS, Rollouts, Stand, eventually, serving
 from tests.support.waiting import is_running
@@ -140,6 +140,17 @@ async def test_death_while_a_restarted_server_is_confirmed_is_noticed(tmp_path: 
         await eventually(lambda: [event["kind"] for event in stand.events] == ["recovering", "recovered"], 20.0)
         assert len(stand.started_pids) == 3
         await expect_all_served(stand, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_ends_servers_fails_before_it_has_used_up_all_restarts(tmp_path: Path) -> None:
+    starts = [Faults(exit_on_text="poison")] * 4
+    async with serving(tmp_path, starts=starts, monitored=False) as stand:
+        with pytest.raises(AnswerInterruptedError, match=r"2 servers ended.*exited with code 1") as caught:
+            await stand.ask(0, "poison")
+        assert caught.value.facts["exit_code"] == 1
+        assert await stand.ask(0)
+        assert len(stand.started_pids) == 3
 
 
 @pytest.mark.asyncio
