@@ -450,7 +450,7 @@ async def test_bar_starts_no_thread() -> None:
         return make_trajectory()
 
     await gather_trajectories([rollout()])
-    assert bars[0].monitor is None
+    assert "monitor" not in vars(type(bars[0]))  # where tqdm keeps the thread of a class's bars
 
 
 @pytest.mark.asyncio

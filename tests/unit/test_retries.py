@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,14 +29,24 @@ class Flaky:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Make waiting instant, and note the seconds."""
+    """Make waiting instant in the test's thread, and note the seconds; other threads wait as ever."""
     seconds: list[float] = []
+    here, sleep, sleep_async = threading.get_ident(), time.sleep, asyncio.sleep
 
-    async def note(duration: float) -> None:
-        seconds.append(duration)
+    def note(duration: float) -> None:
+        if threading.get_ident() == here:
+            seconds.append(duration)
+        else:
+            sleep(duration)
 
-    monkeypatch.setattr(time, "sleep", seconds.append)
-    monkeypatch.setattr(asyncio, "sleep", note)
+    async def note_async(duration: float, result: Any = None) -> Any:
+        if threading.get_ident() == here:
+            seconds.append(duration)
+            return result
+        return await sleep_async(duration, result)
+
+    monkeypatch.setattr(time, "sleep", note)
+    monkeypatch.setattr(asyncio, "sleep", note_async)
     return seconds
 
 

@@ -209,11 +209,21 @@ class AdapterPublisher:
             try:
                 await self._require_listed(adapter)
                 return await self._confirm(adapter) if is_probed else None
-            except LocalServingUnavailableError:
+            except LocalServingUnavailableError as err:
                 if await self._runtime.settled() != server or time.monotonic() >= deadline:
                     raise
+                if "status" in err.facts and await self._is_healthy():
+                    raise AdapterNotServedError(str(err), step=adapter.step) from err
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _is_healthy(self) -> bool:
+        """Whether the server answers for its base model, so that a failure is the adapter's own."""
+        try:
+            await self._runtime.check_health()
+        except LocalServingUnavailableError:
+            return False
+        return True
 
     async def _restore(self, replaced: AdapterFiles) -> None:
         """Serve a step's former files again, after their successor could not be served."""

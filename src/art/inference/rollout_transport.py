@@ -70,7 +70,7 @@ class RolloutTransport(httpx.AsyncBaseTransport):
             try:
                 async with self._gate.until_given_up():
                     response = await self._inner.handle_async_request(request)
-                    trouble = await self._trouble_of(request, response)
+                    trouble = await self._trouble_of(request, response, closings)
                     if trouble is None:
                         return await self._readable(request, response)
                 cause = None
@@ -93,16 +93,22 @@ class RolloutTransport(httpx.AsyncBaseTransport):
         """Close the connections."""
         await self._inner.aclose()
 
-    async def _trouble_of(self, request: httpx.Request, response: httpx.Response) -> str | None:
-        """Say why an answer is no answer; None for one that is to be handed on."""
+    async def _trouble_of(self, request: httpx.Request, response: httpx.Response, closings: int) -> str | None:
+        """Say why an answer is no answer; None for one that is to be handed on.
+
+        Args:
+            request: What was asked.
+            response: The answer.
+            closings: How often the server had gone away when the request was sent.
+        """
         if response.status_code not in _BUSY_STATUS and response.status_code != _SERVER_ERROR:
             return None
         await _read_whole(response)
         if response.status_code in _BUSY_STATUS:
             return f"HTTP {response.status_code}"
-        if not await self._is_engine_alive(request):
-            return _DEAD_ENGINE
-        return None
+        is_alive = await self._is_engine_alive(request)
+        # Connections to a server that has gone wait for its successor: a time-out, or an answer, may be about that one.
+        return None if is_alive and self._gate.closings == closings else _DEAD_ENGINE
 
     async def _is_engine_alive(self, request: httpx.Request) -> bool:
         """Ask whether the engine behind a 500 lives: then the request itself is at fault."""
@@ -110,6 +116,9 @@ class RolloutTransport(httpx.AsyncBaseTransport):
             health = await self._probe(request, "GET", "/health")
             if health.status_code >= _SERVER_ERROR:
                 return False
+        except httpx.TransportError:
+            return False  # also where it took too long: this is answered without the engine
+        try:
             # A server may call itself healthy while its engine is dead: only an answer shows that it lives.
             return (await self._probe(request, "POST", "/v1/completions")).status_code < _SERVER_ERROR
         except httpx.TimeoutException:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from art.errors import LocalServingUnavailableError
+from art.errors import AdapterNotServedError, LocalServingUnavailableError
 from art.processes import ChildProcess
 from tests.support.serving import SETTINGS, Rollouts, Stand, eventually, serving
 from tests.support.waiting import is_running
@@ -105,6 +105,26 @@ async def test_a_silent_engine_is_replaced_while_a_loaded_adapter_waits_for_its_
         assert (await stand.publish(1)).step == 1
         assert len(stand.started_pids) == 2
         assert await stand.ask(0) != await stand.ask(1)
+
+
+@pytest.mark.asyncio
+async def test_a_failing_engine_is_replaced_while_a_loaded_adapter_is_confirmed(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=IMPATIENT) as stand:
+        await stand.control(engine="failing")
+        assert (await stand.publish(1)).step == 1
+        assert len(stand.started_pids) == 2
+        assert await stand.ask(0) != await stand.ask(1)
+
+
+@pytest.mark.asyncio
+async def test_a_probe_that_alone_fails_is_refused_at_once(tmp_path: Path) -> None:
+    """The engine lives: it is the adapter that it cannot answer for."""
+    async with serving(tmp_path, settings=IMPATIENT, steps=(0, 1)) as stand:
+        await stand.control(completion_statuses=[500])
+        with pytest.raises(AdapterNotServedError, match="answered 500 .scripted failure of a completion"):
+            await stand.publish(2)
+        assert stand.registry.served_step == 1
+        assert len(stand.started_pids) == 1
 
 
 @pytest.mark.asyncio

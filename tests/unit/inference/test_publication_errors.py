@@ -23,7 +23,7 @@ def answered(status: int) -> httpx.HTTPStatusError:
 
 
 @pytest.mark.parametrize(
-    "error", [answered(404), answered(500), KeyError("choices"), json.JSONDecodeError("no", "", 0)]
+    "error", [answered(404), answered(422), KeyError("choices"), json.JSONDecodeError("no", "", 0)]
 )
 def test_a_refusal_or_a_strange_answer_is_final(error: Exception) -> None:
     with (
@@ -40,6 +40,15 @@ def test_a_busy_or_silent_server_may_answer_another_time(error: Exception) -> No
     with pytest.raises(LocalServingUnavailableError, match="policy@7") as caught, translated(ADAPTER, "http://x"):
         raise error
     assert caught.value.facts == {"url": "http://x", "adapter_name": "policy@7", "step": 7}
+
+
+def test_a_server_that_fails_may_have_a_dead_engine() -> None:
+    with (
+        pytest.raises(LocalServingUnavailableError, match=r"policy@7 .* answered 500 \(own words\)") as caught,
+        translated(ADAPTER, "http://x"),
+    ):
+        raise answered(500)
+    assert caught.value.facts["status"] == 500
 
 
 def test_other_errors_pass() -> None:

@@ -81,6 +81,20 @@ async def test_a_dead_engine_behind_a_healthy_server_is_waited_out() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_server_that_went_away_after_a_500_is_waited_for() -> None:
+    """What answers, or does not, when the engine is asked for may be the next server."""
+    gate = ServingGate()
+    async with scripted_server() as server, client_of(server, gate) as client:
+        server.faults.change({"completion_statuses": [500], "answer_delay_s": 0.2})
+        waiting = asyncio.ensure_future(ask(client))
+        while not server.requests["/v1/completions"]:
+            await asyncio.sleep(0)
+        gate.close("pid 7 killed by SIGKILL")
+        gate.open()
+        assert await waiting == "base"
+
+
+@pytest.mark.asyncio
 async def test_refusals_are_handed_on_at_once() -> None:
     async with scripted_server() as server, client_of(server) as client:
         with pytest.raises(openai.NotFoundError, match="`policy@9` does not exist"):
