@@ -121,7 +121,7 @@ async def test_a_probe_that_alone_fails_is_refused_at_once(tmp_path: Path) -> No
     """The engine lives: it is the adapter that it cannot answer for."""
     async with serving(tmp_path, settings=IMPATIENT, steps=(0, 1)) as stand:
         await stand.control(completion_statuses=[500])
-        with pytest.raises(AdapterNotServedError, match="answered 500 .scripted failure of a completion"):
+        with pytest.raises(AdapterNotServedError, match=r"answered 500 .scripted failure of a completion"):
             await stand.publish(2)
         assert stand.registry.served_step == 1
         assert len(stand.started_pids) == 1
