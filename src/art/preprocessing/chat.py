@@ -113,6 +113,7 @@ class ChatRenderer:
             ) from err
         if not text:
             raise TokenizationError(f"the chat template gave no text for a conversation of {len(messages)} messages")
+        _refuse_half_characters(str(text))
         return str(text)
 
     @cached_property
@@ -176,6 +177,17 @@ def _as_vllm_dumps(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool["function"]
     named = {"name": function["name"], "description": None, "parameters": None}
     return {"type": "function", **tool, "function": {**named, **function}}
+
+
+def _refuse_half_characters(text: str) -> None:
+    """Refuse what JSON can spell and no tokenizer takes: half of a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as err:
+        raise TokenizationError(
+            f"the conversation holds half of a character, {text[err.start]!a}, in "
+            f"{text[max(err.start - 20, 0) : err.end + 20]!a}"
+        ) from err
 
 
 def _takes_parts(chat_template: object) -> bool:

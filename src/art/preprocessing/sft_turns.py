@@ -9,19 +9,19 @@ are context.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from art.conversation import is_choice
-from art.errors import DataError, TokenizationError
+from art.errors import TokenizationError
 from art.preprocessing.chat import ChatRenderer
+from art.preprocessing.sft_messages import Message, checked_messages
 from art.types import MessageOrChoice
 
 _ASSISTANT = "assistant"
 _PLACEHOLDER = "placeholderofananswer"
 
-Message = dict[str, Any]
 RenderedTools = list[dict[str, Any]] | None
 
 
@@ -60,7 +60,7 @@ def sft_sequences(
     Raises:
         TokenizationError: A message is malformed, or the chat template refuses the conversation.
     """
-    messages = _checked_messages(messages_and_choices, renderer)
+    messages = checked_messages(messages_and_choices, renderer)
     rendered_tools = renderer.tools(tools)
     sequences: list[SFTSequence] = []
     for index, message in enumerate(messages):
@@ -103,12 +103,11 @@ def _split(messages: list[Message], tools: RenderedTools, renderer: ChatRenderer
 
 def _require_shown(message: Message, answer: str) -> None:
     """Refuse an answer that the template leaves out: the model would learn to say nothing."""
-    calls = message.get("tool_calls") or []
-    words = str(message["content"]).split() if isinstance(message["content"], str) and not calls else []
-    wanted = [str(call["function"]["name"]) for call in calls] + words[-1:]
-    for text in wanted:
-        if text not in answer:
-            what = f"the call of {text!r}" if calls else repr(text)
+    names = [str(call["function"]["name"]) for call in message.get("tool_calls") or []]
+    words = str(message["content"]).split() if isinstance(message["content"], str) and not names else []
+    for text in names or words[-1:]:
+        if answer.count(text) < names.count(text) or text not in answer:
+            what = f"the call of {text!r}" if names else repr(text)
             raise TokenizationError(
                 f"the chat template does not show {what}: what the model should learn to say is not what this message "
                 "says"
@@ -131,45 +130,3 @@ def _text_before_answer(messages: list[Message], tools: RenderedTools, renderer:
             "learn to say is unknown"
         )
     return before
-
-
-def _checked_messages(messages_and_choices: Sequence[MessageOrChoice], renderer: ChatRenderer) -> list[Message]:
-    messages = []
-    for index, entry in enumerate(messages_and_choices):
-        try:
-            (message,) = renderer.messages([entry])
-            fault = _fault(message, entry)
-            if fault is not None:
-                raise TokenizationError(f"message {index} {fault}", message_index=index)
-        except TokenizationError:
-            raise
-        except (DataError, KeyError, TypeError, ValueError, AttributeError) as err:
-            raise TokenizationError(
-                f"message {index} is malformed: {type(err).__name__}: {err}", message_index=index
-            ) from err
-        messages.append(message)
-    return messages
-
-
-def _fault(message: Message, entry: MessageOrChoice) -> str | None:
-    """Say what is wrong with a message that could be rendered all the same; None for nothing."""
-    if not isinstance(message.get("role"), str):
-        return "has no role"
-    if not all(_is_text(part) for part in _parts(message)):
-        return "holds more than text (an image, perhaps), which supervised fine-tuning does not take"
-    calls = message.get("tool_calls") or []
-    if not all(isinstance(call["function"].get("name"), str) for call in calls):
-        return "calls a tool without a name"
-    is_silent = isinstance(entry, Mapping) and entry.get("content") is None and not calls
-    if is_silent and message["role"] == _ASSISTANT:
-        return "has neither content nor tool calls"
-    return None
-
-
-def _parts(message: Message) -> list[Any]:
-    content = message["content"]
-    return content if isinstance(content, list) else []
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "text"

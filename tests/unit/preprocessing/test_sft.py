@@ -34,6 +34,11 @@ WITH_TOOLS = [
 TOOLS_SHOWN = '# Tools\n\n<tools>\n{"type": "function", "function": {"name": "add", "parameters": {}}}\n</tools>'
 
 
+def calls(name: str, arguments: str) -> list[Any]:
+    """Give a question whose answer is a call."""
+    return [PLAIN[1], {"role": "assistant", "content": "", "tool_calls": [make_tool_call(name, arguments)]}]
+
+
 def tokenize(template: str, *conversations: Any, tools: Any = None, **options: Any) -> SFTBatch:
     rows = [Trajectory(messages_and_choices=messages, tools=tools, reward=0.0) for messages in conversations]
     return tokenize_sft_batch(rows, 1e-4, template_tokenizer(template), **options)
@@ -205,6 +210,13 @@ def test_an_answer_that_the_template_leaves_out_is_refused() -> None:
         tokenize(parts_only, PLAIN[1:3])
 
 
+def test_every_call_must_be_shown() -> None:
+    twice = [PLAIN[1], {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]}]
+    assert "[[" in shown(QWEN_2_5, tokenize(QWEN_2_5, twice))[0]
+    with pytest.raises(TokenizationError, match="does not show the call of 'add'"):
+        tokenize(LLAMA_3, twice)  # its template shows the first call alone
+
+
 def test_choices_are_messages_and_additional_histories_are_trained() -> None:
     template = TEMPLATES["chatml"]
     row = Trajectory(
@@ -251,7 +263,17 @@ def test_rows_without_an_answer_are_named(caplog: pytest.LogCaptureFixture) -> N
     ("messages", "complaint", "message_index"),
     [
         ([{"content": "2+3?"}, PLAIN[2]], "message 0 has no role", 0),
-        ([PLAIN[1], {"role": "assistant", "content": 5}], "message 1 is malformed: TypeError", 1),
+        ([{"role": None, "content": "2+3?"}, PLAIN[2]], "message 0 has no role", 0),
+        ([{"role": "user"}, PLAIN[2]], "message 0 has no content", 0),
+        ([{"role": "system", "content": None}, *PLAIN[1:3]], "message 0 has no content", 0),
+        ([PLAIN[1], {"role": "assistant", "content": 5}], "message 1 has content of the type int", 1),
+        ([{"role": "user", "content": {"text": "2+3?"}}, PLAIN[2]], "message 0 has content of the type dict", 0),
+        ([*WITH_TOOLS[:2], {"role": "tool", "content": {"sum": 5}}], "message 2 has content of the type dict", 2),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}, PLAIN[2]], "message 0 has a part", 0),
+        ([PLAIN[1], {"role": "assistant", "content": "a\ud800b"}], "half of a character, '.ud800', in ", 1),
+        ([{"role": "user", "content": "a\ud800b"}, PLAIN[2]], "half of a character, '.ud800', in ", 1),
+        ([PLAIN[1], {"role": "assistant", "content": "", "tool_calls": "add()"}], "message 1 has tool_calls that", 1),
+        ([PLAIN[1], {"role": "assistant", "content": "", "tool_calls": {"id": "1"}}], "message 1 has tool_calls", 1),
         ([PLAIN[1], {"role": "assistant", "content": "", "tool_calls": [{}]}], "message 1 is malformed: KeyError", 1),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, PLAIN[2]],
@@ -266,6 +288,9 @@ def test_rows_without_an_answer_are_named(caplog: pytest.LogCaptureFixture) -> N
             "message 1 calls a tool without a name",
             1,
         ),
+        (calls("", "{}"), "message 1 calls a tool without a name", 1),
+        (calls("add", '{"a": 2'), "message 1 calls 'add' with arguments that are no JSON object: '{\"a\": 2'", 1),
+        (calls("add", "5"), "message 1 calls 'add' with arguments that are no JSON object: '5'", 1),
     ],
 )
 def test_broken_rows_are_refused_by_name(messages: list[Any], complaint: str, message_index: int) -> None:
