@@ -7,8 +7,8 @@ A key of a section that is not here is listed by its name alone, as one that is 
 from __future__ import annotations
 
 MODEL: dict[str, str] = {
-    "trainer_gpu_ids": "GPUs of the trainer, counted from 0 without gaps. With `inference_gpu_ids` it asks for dedicated "
-    "mode.",
+    "trainer_gpu_ids": "GPUs of the trainer, counted from 0 without gaps. With `inference_gpu_ids` it asks for "
+    "dedicated mode.",
     "inference_gpu_ids": "The GPU of the inference server: one id.",
     "serving": "How the inference server is run, watched and restarted: [below](#serving).",
     "init_args": "How the base model is loaded for training: [below](#init_args).",

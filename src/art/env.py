@@ -131,12 +131,28 @@ VLLM_SERVER_DEV_MODE = Variable(
     "VLLM_SERVER_DEV_MODE",
     _flag,
     False,
-    "vLLM's: offers the routes that sleep, wake, pause and reset. Set to 1 for our servers.",
+    "vLLM's: offers routes that sleep, wake, pause and reset. Not needed here: our servers do without them.",
 )
 CUDA_VISIBLE_DEVICES = _optional_text(
     "CUDA_VISIBLE_DEVICES",
     "CUDA's: which GPUs a process sees. Set for the child processes of dedicated mode, never for the caller.",
 )
+
+
+def _set_for_engines(name: str, meaning: str) -> Variable[str | None]:
+    return _optional_text(name, f"{meaning} Set for the start of an engine, where you have not set it.")
+
+
+VLLM_NO_USAGE_STATS = _set_for_engines("VLLM_NO_USAGE_STATS", "vLLM's: 1 keeps it from reporting its use.")
+VLLM_RPC_BASE_PATH = _set_for_engines("VLLM_RPC_BASE_PATH", "vLLM's: folder of the sockets between its processes.")
+VLLM_CPU_OMP_THREADS_BIND = _set_for_engines(
+    "VLLM_CPU_OMP_THREADS_BIND", "vLLM's: `nobind` leaves an engine's threads on a CPU where the system puts them."
+)
+OMP_NUM_THREADS = _set_for_engines("OMP_NUM_THREADS", "OpenMP's: threads of an engine on a CPU, half of the cores.")
+OMP_WAIT_POLICY = _set_for_engines(
+    "OMP_WAIT_POLICY", "OpenMP's: `PASSIVE` keeps waiting threads from spinning. For the trainer, too."
+)
+TORCHDYNAMO_DISABLE = _set_for_engines("TORCHDYNAMO_DISABLE", "PyTorch's: 1 compiles nothing, for an engine on a CPU.")
 
 # Rollouts ---------------------------------------------------------------------------------------------------
 
@@ -161,11 +177,11 @@ IMPORT_UNSLOTH = Variable(
     "IMPORT_UNSLOTH",
     _flag,
     False,
-    "Import unsloth before anything else. Set to 1 for the training process.",
+    "Of other releases: accepted, has no effect. The trainer imports Unsloth by itself, where it is used.",
 )
 PYTORCH_CUDA_ALLOC_CONF = _optional_text(
     "PYTORCH_CUDA_ALLOC_CONF",
-    "PyTorch's: its allocator. `expandable_segments:True` is taken out for a process whose engine sleeps.",
+    "PyTorch's: its allocator. Never changed here; vLLM sees to it that `expandable_segments` and its sleep agree.",
 )
 ACCELERATE_MIXED_PRECISION = _optional_text(
     "ACCELERATE_MIXED_PRECISION",
@@ -181,7 +197,7 @@ UNSLOTH_RETURN_HIDDEN_STATES = Variable(
     "UNSLOTH_RETURN_HIDDEN_STATES",
     _flag,
     False,
-    "Unsloth's: its models return hidden states in place of logits. Set while training.",
+    "Unsloth's: its models return hidden states in place of logits. Not needed here.",
 )
 
 # Other services ---------------------------------------------------------------------------------------------
@@ -205,6 +221,12 @@ VARIABLES: tuple[Variable[Any], ...] = (
     VLLM_ALLOW_RUNTIME_LORA_UPDATING,
     VLLM_SERVER_DEV_MODE,
     CUDA_VISIBLE_DEVICES,
+    VLLM_NO_USAGE_STATS,
+    VLLM_RPC_BASE_PATH,
+    VLLM_CPU_OMP_THREADS_BIND,
+    OMP_NUM_THREADS,
+    OMP_WAIT_POLICY,
+    TORCHDYNAMO_DISABLE,
     TRAIN_STEP_LOG,
     IMPORT_UNSLOTH,
     PYTORCH_CUDA_ALLOC_CONF,

@@ -113,7 +113,7 @@ class ServingSettings:
         max_live_adapters: Steps that stay addressable at once, the newest included. The engine's `max_cpu_loras`
             must be greater, since a new adapter is loaded before the oldest one goes.
         rollout_wait_s: How long a rollout's request waits out a reload or a restart before it fails.
-        save_optimizer: Save the optimiser's state beside each checkpoint, so that a resumed run goes on smoothly.
+        save_optimizer: Save the optimiser's state with the newest checkpoint, so that a resumed run goes on smoothly.
         share_gpu: In dedicated mode, trainer and server may be on the same GPU: the server takes its share of the
             memory (`engine_args["gpu_memory_utilization"]`), the trainer keeps to the rest.
     """
