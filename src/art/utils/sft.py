@@ -75,10 +75,11 @@ def create_lr_schedule(
         min_lr: The lowest rate.
 
     Raises:
-        ConfigurationError: The method is unknown.
+        ConfigurationError: The method is unknown, or there are fewer than 0 steps of warm-up.
     """
     if method not in get_args(ScheduleType):
         raise ConfigurationError(f"schedule {method!r} is unknown; use one of {', '.join(get_args(ScheduleType))}")
+    _require_at_least(0, "warmup_steps", warmup_steps)
     last_decay_step = total_steps - warmup_steps - 1
     span = peak_lr - min_lr
 
@@ -125,10 +126,12 @@ def create_sft_dataset_iterator(
         show_progress: Show a progress bar.
 
     Raises:
-        ConfigurationError: A size is below 1, or the schedule is unknown.
+        ConfigurationError: A number is out of range, or the schedule is unknown.
     """
     for name, size in (("chunk_size", chunk_size), ("batch_size", batch_size)):
-        _require_positive(name, size)
+        _require_at_least(1, name, size)
+    _require_at_least(0, "initial_step", initial_step)
+    _require_share("warmup_ratio", warmup_ratio)
     batches = math.ceil(len(trajectories) / batch_size)
     total = batches * epochs
     rates = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
@@ -232,7 +235,8 @@ async def train_sft_from_file(
         ConfigurationError: A number is out of range, or the schedule is unknown.
         DataError: A row is broken, or there is nothing to train; names the line. Nothing was trained.
     """
-    _require_positive("batch_size", batch_size)
+    _require_at_least(1, "batch_size", batch_size)
+    _require_share("warmup_ratio", warmup_ratio)
     total = math.ceil(get_file_row_count(file_path) * epochs / batch_size)
     if not 0 <= initial_step <= total or (final_step is not None and not initial_step <= final_step):
         raise ConfigurationError(
@@ -308,6 +312,11 @@ def _checked_path(file_path: str) -> Path:
     return path
 
 
-def _require_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigurationError(f"{name} is {value}; it must be at least 1")
+def _require_at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+
+
+def _require_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ConfigurationError(f"{name} is {value}; it must be from 0 to 1")

@@ -97,10 +97,18 @@ def test_the_progress_bar_counts_batches(capsys: pytest.CaptureFixture[str]) -> 
     assert "4/4" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["chunk_size", "batch_size"])
-def test_sizes_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} is 0"):
-        chunks_of(**{name: 0})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("chunk_size", 0), ("batch_size", 0), ("initial_step", -1), ("warmup_ratio", -0.1), ("warmup_ratio", 1.5)],
+)
+def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is {value}"):
+        chunks_of(**{name: value})
+
+
+def test_a_schedule_has_no_negative_warm_up() -> None:
+    with pytest.raises(ConfigurationError, match="warmup_steps is -1"):
+        create_lr_schedule(3, 1.0, warmup_steps=-1)
 
 
 def test_no_trajectories_give_no_chunk() -> None:
