@@ -31,6 +31,7 @@ class Backend(Protocol):
       `get_inference_name()` give it.
     - `prune_model_adapters(model, *, retain_steps: set[int])`: unload all steps but these.
     - `check_pipeline_options(model, options: dict) -> None`: raise for keywords of `train` that cannot be honoured.
+    - `serve_newest(model) -> None`: have rollouts get the newest checkpoint, if they do not; awaited.
     - `describe_serving(model) -> str`: what the inference server is doing, in words.
     - `is_recovering(model) -> bool`: whether the server is being started again, within limits of the backend's.
     - `work_done(model) -> tuple[float, float]`: tokens processed and optimizer steps done so far; awaited.

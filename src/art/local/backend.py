@@ -29,7 +29,7 @@ from art.local import pipeline_support
 from art.local.base_model import check_base_model
 from art.local.checkpoint_transfer import CheckpointTransferMethods
 from art.local.gpu_costs import gpu_cost_per_hour_usd
-from art.local.hosting import HostedService
+from art.local.hosting import HostedService, ended_when_cancelled
 from art.local.sft import train_sft
 from art.local.train_options import build_configs
 from art.metrics_taxonomy import average_metric_samples, summarize_trajectory_groups
@@ -191,6 +191,9 @@ class LocalBackend(CheckpointTransferMethods):
         Returns:
             The new step, its averaged metrics, and its checkpoint's path.
 
+        Cancelled, it returns when the step has ended: after the row that is being trained, without a checkpoint, or
+        once the step is saved, if that had begun. The next call works.
+
         Raises:
             ConfigurationError: An option is wrong.
             TrainingError: Training failed; the step served before serves on, and the next call works.
@@ -269,6 +272,14 @@ class LocalBackend(CheckpointTransferMethods):
         """
         self._hosted(model)
         pipeline_support.check_options(model, options)
+
+    async def serve_newest(self, model: TrainableModel[Any, Any]) -> None:
+        """Have rollouts get the newest checkpoint, where training ended after it was saved and before it was served.
+
+        Raises:
+            InferenceError: It could not be served.
+        """
+        await self._hosted(model).actor.serve_newest()
 
     def describe_serving(self, model: TrainableModel[Any, Any]) -> str:
         """Say in words whether the model's server answers, and with what."""
@@ -368,7 +379,8 @@ class LocalBackend(CheckpointTransferMethods):
         counts |= batch.metrics
         if batch.disk_packed_tensors is None:
             logger.warning("step not trained: %s", batch.skip_reason)
-            step, publication = await hosted.actor.skip_step()
+            async with ended_when_cancelled(hosted.actor):
+                step, publication = await hosted.actor.skip_step()
             yield counts | {
                 "data/step_num_groups_trainable": 0.0,
                 "data/step_trainer_tokens": 0.0,
@@ -377,10 +389,11 @@ class LocalBackend(CheckpointTransferMethods):
                 "time/step_publish_s": publication.took_s,
             }
             return
-        results = [
-            metrics
-            async for metrics in hosted.actor.train(batch.disk_packed_tensors, config, dev_config, verbose=verbose)
-        ]
+        async with ended_when_cancelled(hosted.actor):
+            results = [
+                metrics
+                async for metrics in hosted.actor.train(batch.disk_packed_tensors, config, dev_config, verbose=verbose)
+            ]
         for metrics in results:
             yield counts | metrics | {"data/step_num_gradient_steps": float(len(results))}
 

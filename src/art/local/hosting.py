@@ -6,15 +6,19 @@ name is never given out before the server has confirmed it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import weakref
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from art.errors import LocalServingUnavailableError, TrainerDiedError
 from art.inference.gate import ServingGate
 from art.inference.rotating_log import start_log
+from art.inference.tasks import uninterrupted
 from art.local.progress import PhaseBar, RowBar
 from art.model import TrainableModel
 from art.unsloth.service import UnslothService
@@ -24,6 +28,7 @@ from mp_actors import ActorProxy, ThreadActor, move_to_child_process, move_to_th
 logger = logging.getLogger(__name__)
 
 PROCESS_TITLE = "model-service"
+CANCELLED_STEP_LIMIT_S = 120.0  # for a trainer to end a cancelled step, or to be killed, and the engine to go on
 
 
 class HostedService:
@@ -53,6 +58,7 @@ class HostedService:
         self._lock = threading.Lock()
         self._closed = False
         self.actor: ActorProxy | ThreadActor
+        service.has_own_process = not in_process
         if in_process:
             self.actor = move_to_thread(service, name=f"art-service-{service.model_name}")
         else:
@@ -123,3 +129,29 @@ class HostedService:
         )
         logger.error("%s", failure)
         self.gate.fail(failure)
+
+
+@contextlib.asynccontextmanager
+async def ended_when_cancelled(actor: ActorProxy | ThreadActor) -> AsyncIterator[None]:
+    """Have a block that trains, and is cancelled, end only when its step is saved or never will be.
+
+    Args:
+        actor: Of the service that trains.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        await uninterrupted(_training_ended(actor))
+        raise
+
+
+async def _training_ended(actor: ActorProxy | ThreadActor) -> None:
+    try:
+        async with asyncio.timeout(CANCELLED_STEP_LIMIT_S):
+            await actor.training_ended()
+    except TimeoutError:
+        logger.warning(
+            "a cancelled step has not ended within %g s, so that it may still be saved", CANCELLED_STEP_LIMIT_S
+        )
+    except Exception as err:  # noqa: BLE001 - a service that is gone saves nothing
+        logger.debug("the service ended with a cancelled step: %r", err)

@@ -12,7 +12,7 @@ from pathlib import Path
 from art.dev.settings import SFTSettings
 from art.dev.train import rates_of_batches
 from art.errors import DataError
-from art.local.hosting import HostedService
+from art.local.hosting import HostedService, ended_when_cancelled
 from art.preprocessing.sft_store import StoredPart, StoredSFTBatches, make_store, part_size
 from art.trajectories import Trajectory
 
@@ -60,7 +60,8 @@ async def train_sft(
             return
         batches.require_trainable()
         counts = batches.metrics()
-        results = [metrics async for metrics in hosted.actor.train_sft(batches, verbose=verbose)]
+        async with ended_when_cancelled(hosted.actor):
+            results = [metrics async for metrics in hosted.actor.train_sft(batches, verbose=verbose)]
     finally:
         await asyncio.to_thread(shutil.rmtree, store, ignore_errors=True)
     counts["data/step_num_gradient_steps"] = float(len(results))

@@ -80,6 +80,12 @@ class BackendSupport:
         outcome: TrainOutcome = await self.backend.train(self.model, groups, **options)
         return outcome
 
+    async def serve_newest(self) -> None:
+        """Have rollouts get the newest step, where the backend can see to that."""
+        serve = getattr(self.backend, "serve_newest", None)
+        if serve is not None:
+            await serve(self.model)
+
     @contextlib.asynccontextmanager
     async def lease(self, step: int) -> AsyncIterator[str | None]:
         """Keep a step served, and `get_inference_name()` at it, while the block runs.

@@ -20,6 +20,8 @@ from art.pipeline_trainer.types import AnyTrainableModel
 
 logger = logging.getLogger(__name__)
 
+SETTLE_LIMIT_S = 10.0  # for the backend to look which step is its newest
+
 
 @dataclass
 class PipelineRun:
@@ -41,6 +43,7 @@ class PipelineRun:
         leased_steps: How many rollouts hold each step.
         batch_step: The step that a batch is about to become.
         batch_offsets: The scenarios of that batch.
+        saved_step: The newest step that this run has trained and saved, as far as that is known.
     """
 
     model: AnyTrainableModel
@@ -58,6 +61,7 @@ class PipelineRun:
     leased_steps: dict[int, int] = field(default_factory=dict)
     batch_step: int | None = None
     batch_offsets: tuple[int, ...] = ()
+    saved_step: int = 0
     _saves: int = 0
     _saved: int = 0
     _saving: threading.Lock = field(default_factory=threading.Lock)
@@ -71,6 +75,27 @@ class PipelineRun:
         """Bring the state's counts of scenarios up to date."""
         self.state.scenario_offset = self.source.handed_out
         self.state.total_scenarios_consumed = self.consumed_before + self.source.handed_out
+
+    async def settle(self) -> None:
+        """Find out, once nothing is being trained, what became of a batch whose training was cut off or failed."""
+        if self.batch_step is None:
+            return
+        try:
+            async with asyncio.timeout(SETTLE_LIMIT_S):
+                newest = await self.model.get_step()
+        except Exception as err:  # noqa: BLE001 - what ended the run matters more; the batch stays noted
+            logger.warning("whether step %d was saved will be found out by the next run: %r", self.batch_step, err)
+            return
+        was_saved = newest >= self.batch_step
+        logger.info(
+            "the run ended while step %d was being trained: %s",
+            self.batch_step,
+            "it is saved, and its scenarios count as trained" if was_saved else "its scenarios will be trained again",
+        )
+        if was_saved:
+            self.saved_step = newest
+            self.source.finish(self.batch_offsets)
+        self.batch_step, self.batch_offsets = None, ()
 
     async def save(self) -> None:
         """Write the progress to the model's state file, without blocking the event loop."""
@@ -89,7 +114,7 @@ class PipelineRun:
         return SavedProgress(
             scenario_offset=state.scenario_offset,
             total_scenarios_consumed=state.total_scenarios_consumed,
-            training_step=state.policy_version,
+            training_step=max(state.policy_version, self.saved_step),
             last_eval_step=state.last_eval_step,
             completed_eval_steps=tuple(sorted(state.completed_eval_steps)),
             pending_eval_steps=tuple(sorted(self.pending_evals)),

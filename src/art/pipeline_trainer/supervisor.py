@@ -17,7 +17,10 @@ from art.pipeline_trainer.watchdog import Watchdog
 logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL_S = 0.25
-END_LIMIT_S = 30.0  # for what a cancelled rollout, step or evaluation still has to tidy up
+END_LIMIT_S = 30.0  # for what a cancelled rollout or evaluation still has to tidy up
+STEP_END_LIMIT_S = 150.0  # for a cancelled step, which a backend may have to end in another process
+
+TRAINING = "training"
 
 
 class Supervisor:
@@ -55,7 +58,7 @@ class Supervisor:
         """
         watchdog = Watchdog(self._run, on_done=self._stop.set, report=self.report)
         rollouts = self._start("rollouts", self._rollouts.run())
-        training = self._start("training", self._training.run())
+        training = self._start(TRAINING, self._training.run())
         evals = self._start("evaluation", self._evals.run())
         self._start("status", self._show_status())
         self._start("watchdog", watchdog.run())
@@ -82,6 +85,12 @@ class Supervisor:
             raise PipelineStalledError(
                 f"did not end within {END_LIMIT_S:g} s: {', '.join(left)}\n{self.report()}", report=self.report()
             )
+
+    @property
+    def has_training_ended(self) -> bool:
+        """Whether no step is being trained any more."""
+        training = self._tasks.get(TRAINING)
+        return training is None or training.done()
 
     def report(self) -> str:
         """Say what every part is doing."""
@@ -110,6 +119,9 @@ class Supervisor:
         running = [task for task in self._tasks.values() if not task.done()]
         if running:
             await asyncio.wait(running, timeout=END_LIMIT_S)
+        if not self.has_training_ended:
+            logger.warning("waiting for the step that is being trained to end, at most %g s more", STEP_END_LIMIT_S)
+            await asyncio.wait([self._tasks[TRAINING]], timeout=STEP_END_LIMIT_S)
         left = [name for name, task in self._tasks.items() if not task.done()]
         if left:
             logger.error("cancelled, but not ended within %g s: %s\n%s", END_LIMIT_S, ", ".join(left), self.report())

@@ -241,16 +241,21 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             run.status.start(initial_step=run.start_step)
             await supervisor.run()
         finally:
-            self.collapsed = training.batcher.collapsed
-            self._last_progress = run.progress()
-            run.status.flush()
-            run.status.close()
-            run.save_now()
+            try:
+                if supervisor.has_training_ended:
+                    await run.settle()
+            finally:
+                self.collapsed = training.batcher.collapsed
+                self._last_progress = run.progress()
+                run.status.flush()
+                run.status.close()
+                run.save_now()
 
     async def _begin(self) -> tuple[PipelineRun, tuple[int, ...], bool]:
         """Find out where the run starts."""
         support = BackendSupport(self.model, self.backend, TrainOptions.of(self))
         support.check()
+        await support.serve_newest()
         start_step = await self.model.get_step()
         progress, is_resumed = self._load_progress(start_step)
         _warn_of_other_name(support.current_name(), start_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -52,7 +53,7 @@ class TrainingStage:
             is_last = batch.is_last or run.state.done  # after a stop, one more with what was waiting
             if batch.finished:
                 await self._train(batch, idle_s=time.monotonic() - waiting_since)
-            if is_last:
+            if is_last or _is_cancelled():  # a backend may have taken the cancellation for its own
                 break
         await self._log_discards()
         run.activity.leave(NAME)
@@ -123,3 +124,8 @@ class TrainingStage:
         discards = self.batcher.take_discards()
         if discards:
             await self._run.model.log(discards, DISCARDED_SPLIT, step=self._run.state.policy_version)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.dev.settings import TrainSettings
+from art.errors import TrainerDiedError
 from art.inference.rotating_log import start_log
+from art.inference.tasks import uninterrupted
 from art.unsloth.worker import StepOutcome, TrainerWorker, worker_environment
 from mp_actors import ActorProxy, move_to_child_process
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROCESS_TITLE = "art-trainer"
+CANCELLED_STEP_LIMIT_S = 60.0  # longer than a row takes, after which a cancelled step ends, or than saving one does
 
 
 class ChildWorker:
@@ -61,9 +64,12 @@ class ChildWorker:
     async def train_step(
         self, packed: DiskPackedTensors, settings: TrainSettings, step: int, *, verbose: bool = False
     ) -> StepOutcome:
-        """Train on a packed batch and save the result as a checkpoint."""
-        outcome: StepOutcome = await (await self._alive()).train_step(packed, settings, step, verbose=verbose)
-        return outcome
+        """Train on a packed batch and save the result as a checkpoint.
+
+        Cancelled, it returns when the process has ended the step: by then the checkpoint is there or never will be.
+        """
+        proxy = await self._alive()
+        return await self._to_its_end(proxy, proxy.train_step(packed, settings, step, verbose=verbose))
 
     async def prepare_sft(
         self,
@@ -85,9 +91,9 @@ class ChildWorker:
         return part
 
     async def train_sft_step(self, batches: SFTBatches, step: int, *, verbose: bool = False) -> StepOutcome:
-        """Train on given answers and save the result as a checkpoint."""
-        outcome: StepOutcome = await (await self._alive()).train_sft_step(batches, step, verbose=verbose)
-        return outcome
+        """Train on given answers and save the result as a checkpoint; cancelled as `train_step`."""
+        proxy = await self._alive()
+        return await self._to_its_end(proxy, proxy.train_sft_step(batches, step, verbose=verbose))
 
     async def offload(self) -> None:
         """Nothing: the trainer keeps its own GPU."""
@@ -100,6 +106,29 @@ class ChildWorker:
         if self._proxy is not None:
             await asyncio.to_thread(self._proxy.close)
             self._proxy = None
+
+    async def _to_its_end(self, proxy: ActorProxy, step: Awaitable[StepOutcome]) -> StepOutcome:
+        try:
+            return await step
+        except asyncio.CancelledError:
+            await uninterrupted(self._end_step(proxy))
+            raise
+
+    async def _end_step(self, proxy: ActorProxy) -> None:
+        """Wait until a step that was cancelled has ended, or end the process."""
+        try:
+            async with asyncio.timeout(CANCELLED_STEP_LIMIT_S):
+                await proxy.idle()
+        except TimeoutError:
+            logger.warning(
+                "the trainer has not ended a cancelled step within %g s and is killed: log=%s",
+                CANCELLED_STEP_LIMIT_S,
+                self._log_path,
+            )
+            await asyncio.to_thread(proxy.process.kill_group)
+            await proxy.process.exited_here()
+        except (TrainerDiedError, RuntimeError) as err:  # it is gone, or being closed
+            logger.debug("the trainer ended with a cancelled step: %s", err)
 
     async def _alive(self, *, load: bool = True) -> ActorProxy:
         if self._proxy is not None and self._died:

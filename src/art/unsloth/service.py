@@ -8,6 +8,7 @@ one function, `register_lora_for_step`; `art.inference.publish` says what that m
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ class UnslothService:
         config: The model's `_internal_config`, as the script wrote it.
         output_dir: The model's folder.
         on_event: Told about progress, served steps and failures; set by whoever hosts the service.
+        has_own_process: Whether nothing else lives in the process in which the service runs.
     """
 
     model_name: str
@@ -55,6 +57,7 @@ class UnslothService:
     config: dev.InternalModelConfig
     output_dir: str
     on_event: Callable[[Any], None] | None = None
+    has_own_process: bool = False
     _is_sleeping: bool = False
     _latest_step: int = 0
     _parts: ServiceParts | None = field(default=None, repr=False)
@@ -98,7 +101,8 @@ class UnslothService:
     ) -> AsyncIterator[dict[str, float]]:
         """Train one step, save it, serve it; yield the metrics of each optimizer step.
 
-        When this raises, generation goes on with the step that was served before.
+        When this raises, generation goes on with the step that was served before. Cancelled, a step ends after its
+        row, or after it is saved if that had begun; `training_ended` tells when.
 
         Raises:
             TrainingError: Training failed; the trainer is as it was before the step.
@@ -210,8 +214,27 @@ class UnslothService:
             model_dir = Path(self.output_dir)
             source = require_checkpoint(model_dir, newest_step(model_dir) or 0)
             step = next_step(model_dir)
-            path = await asyncio.to_thread(copy_checkpoint, source, model_dir, step)
+            path = await uninterrupted(asyncio.to_thread(copy_checkpoint, source, model_dir, step))
             return step, await self.register_lora_for_step(step, str(path))
+
+    async def training_ended(self) -> None:
+        """Return once no step is being trained, cancelled ones included: none will appear on disk afterwards."""
+        async with self._started.training:
+            pass
+
+    async def serve_newest(self) -> int:
+        """Publish the newest checkpoint, unless rollouts get it, as after a cancelled publication; return its step.
+
+        Raises:
+            InferenceError: It could not be served.
+        """
+        async with self._started.training:
+            self._raise_failure()
+            model_dir = Path(self.output_dir)
+            step = newest_step(model_dir) or 0
+            if step != self._started.registry.served_step:
+                await self.register_lora_for_step(step, str(require_checkpoint(model_dir, step)))
+            return step
 
     async def acquire_step(self, step: int) -> None:
         """Keep a step addressable until `release_step`, loading it again if it is not."""
@@ -270,6 +293,9 @@ class UnslothService:
         parts = await build_parts(request, self._serving_failed)
         parts.monitor.start()
         self._latest_step = parts.step
+        if self.has_own_process:
+            gc.collect()
+            gc.freeze()  # looking through all that was loaded would hold up every request for a third of a second
         self._emit({"kind": "served", "step": parts.step})
         return parts
 

@@ -171,6 +171,10 @@ class TrainerWorker:
         """Put the trainer on the GPU again."""
         await self._run(lambda stop: self._loaded.onload())
 
+    async def idle(self) -> None:
+        """Return once all work that was begun before has ended."""
+        await self._run(lambda stop: None)
+
     async def close(self) -> None:
         """Free the trainer."""
         if self._executor is not None:

@@ -44,3 +44,4 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the watchdog look often, and what does not end be given up soon."""
     monkeypatch.setattr(watchdog, "CHECK_INTERVAL_S", 0.01)
     monkeypatch.setattr(supervisor, "END_LIMIT_S", 0.3)
+    monkeypatch.setattr(supervisor, "STEP_END_LIMIT_S", 0.3)
