@@ -18,7 +18,7 @@ from art.checkpoints import checkpoints_dir, list_steps
 from art.errors import TrainerDiedError
 from art.local import LocalBackend
 from tests.integration.conftest import KV_CACHE_BYTES, TinyModel
-from tests.support.heartbeat import beat
+from tests.support.heartbeat import as_light_as_a_script, beat
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,8 @@ async def heartbeat() -> AsyncIterator[list[float]]:
 
     task = asyncio.create_task(beat(pauses))
     try:
-        yield pauses
+        with as_light_as_a_script():
+            yield pauses
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -17,7 +17,7 @@ import art
 from art.checkpoints import checkpoint_dir, list_steps
 from art.types import LocalTrainResult
 from tests.integration.local.conftest import SharedRun
-from tests.support.heartbeat import beat
+from tests.support.heartbeat import as_light_as_a_script, beat
 from tests.support.local_run import (
     ROW_TOKENS,
     Tiny,
@@ -102,7 +102,7 @@ def trained(shared: SharedRun) -> Observed:
             for task in tasks:
                 task.cancel()
 
-    with sampling_thread(shared.model, observed):
+    with as_light_as_a_script(), sampling_thread(shared.model, observed):
         shared.loop.run(scenario(), 280)
     return observed
 
