@@ -235,7 +235,8 @@ async def test_a_step_that_cannot_be_served_ends_the_run_and_another_goes_on(
         outcome = await run_pipeline(stand, tmp_path, injecting(lambda: stand.control(**orders)))
         assert isinstance(outcome.error, expected)
         assert outcome.trainer.state.policy_version == stand.registry.served_step == FAULT_AT - 1
-        assert outcome.progress["batch"]["step"] == FAULT_AT  # it is saved, so that its batch was trained
+        # The step is saved, so that its batch was trained.
+        assert (outcome.progress["training_step"], outcome.progress["batch"]) == (FAULT_AT, None)
     await expect_resumable(tmp_path, outcome)
 
 
@@ -258,7 +259,8 @@ async def test_a_server_that_is_given_up_ends_the_run_with_its_diagnosis(tmp_pat
         facts = outcome.error.facts
         assert facts["exit_code"] == -signal.SIGKILL
         assert {"url", "pid", "log_path", "restarts"} <= set(facts)
-        assert outcome.progress["training_step"] == FAULT_AT - 1
+        assert outcome.trainer.state.policy_version == FAULT_AT - 1
+        assert (outcome.progress["training_step"], outcome.progress["batch"]) == (list_steps(tmp_path)[-1], None)
     await expect_resumable(tmp_path, outcome)
 
 
