@@ -153,7 +153,7 @@ def parse_manifest(content: bytes) -> Manifest:
         )
         files = {_checked_name(name): FileRecord(**record) for name, record in fields["files"].items()}
         return Manifest(int(fields["step"]), origin, files, fields["created_at"], fields["version"])
-    except (KeyError, TypeError, AttributeError, ValueError) as err:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as err:
         raise ValueError(f"{MANIFEST_FILE} is broken: {type(err).__name__}: {err}") from err
 
 
@@ -166,8 +166,10 @@ def missing_adapter_files(path: Path) -> list[str]:
     """Name the files without which there is no adapter: those that are absent or cannot be whole."""
     missing = []
     try:
-        json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        is_config = isinstance(json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8")), dict)
+    except (OSError, ValueError, RecursionError):
+        is_config = False
+    if not is_config:
         missing.append(ADAPTER_CONFIG_FILE)
     if not _is_whole_safetensors(path / ADAPTER_WEIGHTS_FILE):
         missing.append(ADAPTER_WEIGHTS_FILE)
@@ -232,7 +234,7 @@ def _is_whole_safetensors(path: Path) -> bool:
             if header_bytes > min(size_bytes, _MAX_HEADER_BYTES):
                 return False
             header = json.loads(file.read(header_bytes))
-    except (OSError, ValueError, struct.error):
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+    except (OSError, ValueError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return False
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    return bool(ends) and size_bytes == 8 + header_bytes + int(max(ends))
+    return bool(ends) and size_bytes == 8 + header_bytes + max(ends)

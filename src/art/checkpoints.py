@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +27,12 @@ from art.checkpoint_manifest import (
     record_folder,
 )
 from art.errors import CheckpointError, CheckpointIncompleteError, CheckpointNotFoundError
+from art.folders import flush_tree, link_tree, put_in_place, remove, set_aside
 
 logger = logging.getLogger(__name__)
 
 _STAGING_PREFIX = ".staging-"
+_DELETED_PREFIX = f"{_STAGING_PREFIX}delete-"
 
 
 def checkpoints_dir(model_dir: Path) -> Path:
@@ -67,8 +68,10 @@ def newest_step(model_dir: Path) -> int | None:
 
 
 def next_step(model_dir: Path) -> int:
-    """Return one more than the highest numbered folder, complete or not, so that no name is ever used twice."""
-    return max((step for step, _ in _numbered_folders(model_dir)), default=-1) + 1
+    """Return one more than the highest number there, complete or not, so that no name is ever used twice."""
+    root = checkpoints_dir(model_dir)
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1) + 1
 
 
 def require_checkpoint(model_dir: Path, step: int) -> Path:
@@ -140,17 +143,11 @@ def stage_checkpoint(
         yield staging
         _seal(staging, step, origin)
         flush_tree(staging)
-        replaced = _set_aside(target) if replace and target.exists() else None
-        staging.rename(target)
-        flush_directory(target.parent)
-        if replaced is not None:
-            shutil.rmtree(replaced, ignore_errors=True)
+        put_in_place(staging, target, _DELETED_PREFIX)
     except OSError as err:
-        shutil.rmtree(staging, ignore_errors=True)
         raise CheckpointError(f"checkpoint of step {step} not written to {target}: {err}") from err
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+    finally:
+        remove(staging)
 
 
 def origin_after(previous: Path | None, made_by: MadeBy, base_model: str | None = None) -> Origin:
@@ -175,7 +172,7 @@ def remove_abandoned_staging(model_dir: Path) -> list[Path]:
     for path in checkpoints_dir(model_dir).glob(f"{_STAGING_PREFIX}*"):
         writer = path.name.split("-")[-2]
         if writer.isdigit() and not is_process_alive(int(writer)):
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
             removed.append(path)
     if removed:
         logger.info("abandoned checkpoint folders removed: count=%d", len(removed))
@@ -193,20 +190,6 @@ def copy_checkpoint(source: Path, model_dir: Path, step: int) -> Path:
     with stage_checkpoint(model_dir, step, origin_after(source, "copy")) as staging:
         link_tree(source, staging)
     return checkpoint_dir(model_dir, step)
-
-
-def link_tree(source: Path, target: Path) -> None:
-    """Fill a folder with hard links to another folder's files, or with copies where links are impossible."""
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.rglob("*")):
-        destination = target / path.relative_to(source)
-        if path.is_dir():
-            destination.mkdir(exist_ok=True)
-            continue
-        try:
-            os.link(path, destination)
-        except OSError:
-            shutil.copy2(path, destination)
 
 
 @contextmanager
@@ -233,14 +216,11 @@ def rewrite_checkpoint(path: Path) -> Iterator[Path]:
         if manifest is not None:
             record_folder(staging, manifest.step, manifest.origin).write(staging)
         flush_tree(staging)
-        replaced = _set_aside(path)
-        staging.rename(path)
-        flush_directory(path.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
+        put_in_place(staging, path, _DELETED_PREFIX)
     except OSError as err:
         raise CheckpointError(f"checkpoint {path} not changed: {err}") from err
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        remove(staging)
 
 
 def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
@@ -249,7 +229,7 @@ def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
     for step, path in _numbered_folders(model_dir):
         if step in keep:
             continue
-        shutil.rmtree(_set_aside(path), ignore_errors=True)
+        remove(set_aside(path, _DELETED_PREFIX))
         deleted.append(step)
     return sorted(deleted)
 
@@ -265,38 +245,12 @@ def is_process_alive(pid: int) -> bool:
     return True
 
 
-def flush_tree(folder: Path) -> None:
-    """Flush every file and folder below `folder` to disk."""
-    for root, _, names in os.walk(folder):
-        for name in names:
-            descriptor = os.open(os.path.join(root, name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        flush_directory(Path(root))
-
-
-def flush_directory(folder: Path) -> None:
-    """Flush a folder's own entries to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _numbered_folders(model_dir: Path) -> list[tuple[int, Path]]:
     root = checkpoints_dir(model_dir)
     if not root.is_dir():
         return []
-    return [(int(path.name), path) for path in root.iterdir() if path.name.isdecimal() and path.is_dir()]
-
-
-def _set_aside(path: Path) -> Path:
-    """Take a checkpoint off the list at once, so that a kill while it is removed leaves no half of it behind."""
-    doomed = path.parent / f"{_STAGING_PREFIX}delete-{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
-    return path.rename(doomed)
+    numbered = [(int(path.name), path) for path in root.iterdir() if path.name.isdecimal() and path.is_dir()]
+    return [(step, path) for step, path in numbered if path == checkpoint_dir(model_dir, step)]
 
 
 def _seal(staging: Path, step: int, origin: Origin | None) -> None:

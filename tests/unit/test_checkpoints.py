@@ -28,6 +28,10 @@ def save(model_dir: Path, step: int) -> Path:
     return checkpoints.checkpoint_dir(model_dir, step)
 
 
+def weights_of(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header
+
+
 def test_reading_creates_nothing(tmp_path: Path) -> None:
     assert checkpoints.list_steps(tmp_path / "absent") == []
     assert checkpoints.newest_step(tmp_path / "absent") is None
@@ -85,6 +89,57 @@ def test_cut_off_weights_are_passed_over(tmp_path: Path) -> None:
     assert checkpoints.next_step(tmp_path) == 3
     with pytest.raises(CheckpointIncompleteError):
         checkpoints.require_checkpoint(tmp_path, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("adapter_model.safetensors", weights_of(b"[]")),
+        ("adapter_model.safetensors", weights_of(b"5")),
+        ("adapter_model.safetensors", weights_of(b'{"w": "of another kind"}')),
+        ("adapter_model.safetensors", weights_of(b'{"w": {"data_offsets": [0]}}')),
+        ("adapter_model.safetensors", weights_of(b'{"w": {"data_offsets": [0, "x"]}}')),
+        ("adapter_model.safetensors", weights_of(b'{"w": {"data_offsets": [0, Infinity]}}')),
+        ("adapter_model.safetensors", weights_of(b"[" * 50_000)),
+        ("adapter_config.json", b"[]"),
+        ("adapter_config.json", b"[" * 50_000),
+        ("adapter_config.json", b"\xff"),
+        ("manifest.json", b"[" * 50_000),
+    ],
+)
+def test_a_file_of_another_kind_is_passed_over(tmp_path: Path, name: str, content: bytes) -> None:
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    if name != "manifest.json":
+        (newest / "manifest.json").unlink()
+    (newest / name).write_bytes(content)
+    assert checkpoints.list_steps(tmp_path) == [1]
+    with pytest.raises(CheckpointIncompleteError) as caught:
+        checkpoints.require_checkpoint(tmp_path, 2)
+    assert caught.value.missing == [name]
+
+
+def test_only_names_under_which_a_step_is_opened_are_listed(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    root = checkpoints.checkpoints_dir(tmp_path)
+    for name in ("7", "00000002", "٣"):
+        (root / name).mkdir()
+        write_adapter(root / name)
+    (root / "0009").write_text("a file")
+    assert checkpoints.list_steps(tmp_path) == [2]
+    assert checkpoints.newest_step(tmp_path) == 2
+    assert checkpoints.next_step(tmp_path) == 10
+
+
+def test_a_deleted_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    elsewhere = path.rename(tmp_path / "elsewhere")
+    path.symlink_to(elsewhere)
+    save(tmp_path, 2)
+    assert checkpoints.list_steps(tmp_path) == [1, 2]
+    assert checkpoints.delete_checkpoints(tmp_path, keep={2}) == [1]
+    assert os.listdir(path.parent) == ["0002"]
+    checkpoints.verify_checkpoint(elsewhere, digests=True)
 
 
 def test_full_disk_is_a_checkpoint_error(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from art.checkpoint_manifest import TRAINER_STATE_FILE
-from art.checkpoints import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, is_process_alive, link_tree, verify_checkpoint
+from art.checkpoints import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, is_process_alive, verify_checkpoint
 from art.errors import AdapterLoadError, CheckpointError
+from art.folders import link_tree
 from art.inference.runtime import AdapterFiles
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """Carry out orders in processes of their own, and kill each where the order says: `killed.py`, orders on its input.
 
 An order is a line of JSON: what to do, in which folder, and either the file-system event before which the process kills
-itself, or the seconds after which it is killed from outside, or neither. The answer is a line, too.
+itself (perhaps counting those of one kind only), or the seconds after which it is killed from outside, or neither. The
+answer is a line, too.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ def carry_out(order: dict[str, Any]) -> None:
     at_event, counter = order.get("at_event"), itertools.count(1)
 
     def count(event: str, arguments: Any) -> None:
-        if event.startswith(FILE_EVENTS) and next(counter) == at_event:
+        if event.startswith(order.get("events", FILE_EVENTS)) and next(counter) == at_event:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
