@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
 
 from art.errors import ConfigurationError
-from art.gather import count_trajectories, warn_of_total_completion_tokens, wrap_group_awaitable
+from art.gather import check_allowance, count_trajectories, warn_of_total_completion_tokens, wrap_group_awaitable
 from art.gather_context import GatherContext, progress_bar, set_gather_context
 from art.owned_tasks import cancel_and_wait, close_unstarted
 from art.trajectories import TrajectoryGroup
@@ -46,6 +46,7 @@ async def trajectory_group_batches(
         Exception: The failure that exceeded the allowance, or one of `FATAL_ROLLOUT_ERRORS`.
     """
     warn_of_total_completion_tokens(pbar_total_completion_tokens)
+    check_allowance("max_batch_exceptions", max_batch_exceptions)
     if batch_size < 1 or max_concurrent_batches < 1 or skip_batches < 0:
         raise ConfigurationError(
             f"batch_size={batch_size} and max_concurrent_batches={max_concurrent_batches} must be at least 1, "
@@ -114,8 +115,10 @@ class _RunningGroups:
 
     async def stop(self) -> None:
         """Cancel what runs and wait for its end."""
-        await cancel_and_wait(list(self._started))
-        close_unstarted(self._started.values())
+        try:
+            await cancel_and_wait(list(self._started))
+        finally:
+            close_unstarted(self._started.values())
 
     def _note_finished(self, task: _Task) -> None:
         self._running -= 1

@@ -10,6 +10,7 @@ Pure functions, and the field types that `art.trajectories` builds its models fr
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias, TypeGuard, cast
 
@@ -17,6 +18,8 @@ import pydantic
 
 from art.errors import DataError
 from art.types import Choice, Message, Messages, MessagesAndChoices, Tools
+
+_MISSPELT_FROM = 0.85  # of difflib's ratio
 
 
 def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:
@@ -46,13 +49,22 @@ def is_choice(entry: object) -> TypeGuard[Choice]:
     )
 
 
-def refuse_misnamed_messages(cls: type[pydantic.BaseModel], values: Any) -> Any:
-    """Refuse the keyword `messages` for a model whose field is `messages_and_choices`."""
-    if isinstance(values, Mapping) and "messages" in values and "messages" not in cls.model_fields:
+def refuse_misnamed_fields(cls: type[pydantic.BaseModel], values: Any) -> Any:
+    """Refuse keywords that can only be meant for another field: `messages`, and misspelt names.
+
+    Other unknown keywords are ignored, since old scripts give some.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    if "messages" in values and "messages" not in cls.model_fields:
         raise ValueError(
             f"{cls.__name__} has no field `messages`; "
             f"use `messages_and_choices=`, with the Choice of each answer that is to be trained"
         )
+    if cls.model_config.get("extra") != "allow":
+        for name in values.keys() - cls.model_fields.keys():
+            for similar in difflib.get_close_matches(str(name), list(cls.model_fields), n=1, cutoff=_MISSPELT_FROM):
+                raise ValueError(f"{cls.__name__} has no field {name!r}; did you mean {similar}?")
     return values
 
 

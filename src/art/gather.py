@@ -6,13 +6,16 @@ after all other rollouts have been cancelled and have ended. A dead server or tr
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
+from numbers import Real
 from typing import Any, Literal, TypeAlias, cast, overload
 
 from art.gather_context import (
     FATAL_ROLLOUT_ERRORS,
     GatherContext,
+    find_non_number,
     gather_context_var,
     get_gather_context,
     progress_bar,
@@ -64,7 +67,8 @@ async def gather_trajectory_groups(
         Exception: The failure that exceeded the allowance, or one of `FATAL_ROLLOUT_ERRORS`.
     """
     warn_of_total_completion_tokens(pbar_total_completion_tokens)
-    pending = list(groups)
+    check_allowance("max_exceptions", max_exceptions)
+    pending = _as_awaitables(groups, "art.gather_trajectory_groups(art.TrajectoryGroup(…) for … in …)")
     with progress_bar(pbar_desc, sum(map(count_trajectories, pending))) as bar:
         context = GatherContext(pbar=bar, max_metrics=max_metrics, max_exceptions=max_exceptions)
         with set_gather_context(context):
@@ -140,7 +144,8 @@ async def gather_trajectories(
         Exception: The failure that exceeded the allowance, or one of `FATAL_ROLLOUT_ERRORS`.
     """
     warn_of_total_completion_tokens(pbar_total_completion_tokens)
-    pending = list[Awaitable[Any]](trajectories)
+    check_allowance("max_exceptions", max_exceptions)
+    pending = _as_awaitables(trajectories, "art.gather_trajectories(rollout(…) for … in …)")
     with progress_bar(pbar_desc, sum(map(count_trajectories, pending))) as bar:
         context = GatherContext(pbar=bar, max_exceptions=max_exceptions)
         with set_gather_context(context):
@@ -168,6 +173,8 @@ async def wrap_group_awaitable(awaitable: Awaitable[TrajectoryGroup]) -> Traject
     if not isinstance(outcome, TrajectoryGroup | Exception):
         hint = "; for single rollouts use art.gather_trajectories" if isinstance(outcome, Trajectory) else ""
         outcome = TypeError(f"expected a TrajectoryGroup, got {type(outcome).__name__}{hint}")
+    if isinstance(outcome, TrajectoryGroup):
+        outcome = next(filter(None, map(find_non_number, outcome.trajectories)), outcome)
     if isinstance(outcome, Exception):
         context.count_failure(outcome)
     else:
@@ -206,6 +213,30 @@ def count_trajectories(awaitable: object) -> int:
     return awaitable._num_trajectories if isinstance(awaitable, PendingTrajectoryGroup) else 1
 
 
+def check_allowance(name: str, allowed: object) -> None:
+    """Refuse an allowance of failures that is no number.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(allowed, Real):
+        raise TypeError(f"{name} must be a number, or a share below 1, got {allowed!r}")
+
+
+def _as_awaitables(given: Any, right_call: str) -> list[Any]:
+    """List what is to be awaited, and say what was probably meant where something else was given."""
+    if inspect.isawaitable(given) or not isinstance(given, Iterable):
+        close_unstarted([given])
+        raise TypeError(f"expected several awaitables, got one {type(given).__name__}: write {right_call}")
+    pending = list(given)
+    for item in pending:
+        if not inspect.isawaitable(item):
+            close_unstarted(pending)
+            uncalled = f": call it, as in {item.__name__}(…)" if inspect.isroutine(item) else f": write {right_call}"
+            raise TypeError(f"expected awaitables, got a {type(item).__name__} among them{uncalled}")
+    return pending
+
+
 def warn_of_total_completion_tokens(is_given: bool) -> None:
     """Tell users of the parameter `pbar_total_completion_tokens` that it does nothing."""
     if is_given:
@@ -223,20 +254,33 @@ async def _finish_group(group: Awaitable[TrajectoryGroup], after_each: AfterEach
     if after_each is None:
         return [finished]
     with set_gather_context(GatherContext()):  # rollouts that it may run are not part of this gather
-        replacement = await after_each(finished)
+        replacement: object = after_each(finished)
+        if inspect.isawaitable(replacement):  # a plain function does as well
+            replacement = await replacement
     if replacement is None:
         return []
-    return replacement if isinstance(replacement, list) else [replacement]
+    replacements: list[Any] = replacement if isinstance(replacement, list) else [replacement]
+    for each in replacements:
+        if not isinstance(each, TrajectoryGroup):
+            raise TypeError(
+                f"after_each must give a TrajectoryGroup, a list of them, or None, got {type(each).__name__}"
+            )
+    return replacements
 
 
 def _checked_trajectories(outcome: object) -> Trajectory | list[Trajectory] | BaseException:
-    if isinstance(outcome, Trajectory | BaseException):
+    if isinstance(outcome, BaseException):
         return outcome
-    several: list[object] = list(outcome) if isinstance(outcome, Iterable) else [outcome]
+    # A trajectory is iterable too: over its fields.
+    is_one = isinstance(outcome, Trajectory) or not isinstance(outcome, Iterable)
+    several: list[object] = [outcome] if is_one else list(cast("Iterable[object]", outcome))
     trajectories = [item for item in several if isinstance(item, Trajectory)]
     if len(trajectories) < len(several):
         return TypeError(f"a rollout returned {type(outcome).__name__}, not a Trajectory or several")
-    return trajectories
+    complaint = next(filter(None, map(find_non_number, trajectories)), None)
+    if complaint is not None:
+        return complaint
+    return outcome if isinstance(outcome, Trajectory) else trajectories
 
 
 def _record_all(context: GatherContext, trajectories: Iterable[Trajectory]) -> None:

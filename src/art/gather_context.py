@@ -139,11 +139,31 @@ def record_metrics(context: GatherContext, trajectory: _ScoredConversation) -> N
 
     Sets `trajectory.metrics["completion_tokens"]` to the mean number of sampled tokens per Choice that has
     logprobs, if there is one.
+
+    Raises:
+        TypeError: Its reward or a metric is no number.
     """
     set_completion_tokens(trajectory)
+    if (complaint := find_non_number(trajectory)) is not None:
+        raise complaint
     for name, value in {**trajectory.metrics, "reward": trajectory.reward}.items():
-        context.metric_sums[name] += value  # type: ignore[assignment]  # Counter is typed for integers only
+        context.metric_sums[name] += float(value)  # type: ignore[assignment]  # Counter is typed for integers only
         context.metric_divisors[name] += 1
+
+
+def find_non_number(trajectory: _ScoredConversation) -> TypeError | None:
+    """Give the error for a reward or metric that is no number, as a script may have assigned one; None if all are."""
+    for name, value in {**trajectory.metrics, "reward": trajectory.reward}.items():
+        try:
+            if isinstance(value, str):
+                raise TypeError("text")
+            float(value)
+        except (TypeError, ValueError, OverflowError) as cause:
+            what = "the reward" if name == "reward" else f"the metric {name!r}"
+            error = TypeError(f"{what} of a trajectory must be a number, got {value!r}")
+            error.__cause__ = cause
+            return error
+    return None
 
 
 def set_completion_tokens(trajectory: _ScoredConversation) -> None:

@@ -34,18 +34,30 @@ async def run_all(awaitables: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Cancel the tasks that still run and return when every task has ended; their own failures are only logged."""
+    """Cancel the tasks that still run and return when every task has ended; their own failures are only logged.
+
+    Cancelled itself meanwhile, it cancels them again, and is cancelled once they have ended.
+    """
     cancelled = [task for task in tasks if not task.done()]
     for task in cancelled:
         task.cancel()
     running = set(cancelled)
+    again: asyncio.CancelledError | None = None
     while running:
-        _, running = await asyncio.wait(running, timeout=CANCELLATION_NOTICE_S)
+        try:
+            _, running = await asyncio.wait(running, timeout=CANCELLATION_NOTICE_S)
+        except asyncio.CancelledError as error:
+            again = error
+            for task in running:
+                task.cancel()
+            continue
         if running:
             logger.warning("still waiting for %d cancelled tasks to end, such as %r", len(running), next(iter(running)))
     for task in tasks:
-        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("a task had failed when it was stopped: %r", error)
+        if task.done() and not task.cancelled() and (failure := task.exception()) is not None:
+            logger.debug("a task had failed when it was stopped: %r", failure)
+    if again is not None:
+        raise again
 
 
 async def result_or_error(awaitable: Awaitable[T], *, limit_s: float | None = None) -> T | Exception:

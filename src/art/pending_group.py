@@ -6,7 +6,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from art.gather_context import get_gather_context, record_metrics, set_completion_tokens, set_gather_context
+from art.gather_context import (
+    find_non_number,
+    get_gather_context,
+    record_metrics,
+    set_completion_tokens,
+    set_gather_context,
+)
 from art.owned_tasks import close_unstarted, result_or_error, run_all
 
 GroupT = TypeVar("GroupT")
@@ -57,8 +63,10 @@ class PendingTrajectoryGroup(Awaitable[GroupT], Generic[GroupT]):
                     outcome = await result_or_error(cast(Awaitable[object], item), limit_s=context.rollout_timeout_s)
                 if not isinstance(outcome, self._trajectory_type | BaseException):
                     outcome = TypeError(f"a rollout returned {type(outcome).__name__}, not a Trajectory")
-                if isinstance(outcome, BaseException):
-                    context.count_failure(outcome)
+            if isinstance(outcome, self._trajectory_type):
+                outcome = find_non_number(outcome) or outcome
+            if isinstance(outcome, BaseException) and outcome is not item:
+                context.count_failure(outcome)
             if isinstance(outcome, BaseException):
                 exceptions.append(outcome)
             else:

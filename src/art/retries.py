@@ -40,8 +40,10 @@ def retry(
         The decorator. When the last attempt fails, its error is raised as it is.
 
     Raises:
-        ConfigurationError: `max_attempts` is below 1.
+        ConfigurationError: `max_attempts` is below 1, or the function to decorate.
     """
+    if callable(max_attempts):
+        raise ConfigurationError("art.retry makes a decorator: write `@art.retry()`, with its parentheses")
     if max_attempts < 1:
         raise ConfigurationError(f"max_attempts={max_attempts} must be at least 1")
 

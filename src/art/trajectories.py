@@ -20,7 +20,7 @@ from art.conversation import (
     CheckedTools,
     get_messages,
     message_for_logging,
-    refuse_misnamed_messages,
+    refuse_misnamed_fields,
 )
 from art.owned_tasks import close_unstarted
 from art.pending_group import PendingTrajectoryGroup
@@ -70,7 +70,7 @@ class History(pydantic.BaseModel):
     messages_and_choices: CheckedMessages
     tools: CheckedTools | None = None
 
-    _check_names = pydantic.model_validator(mode="before")(refuse_misnamed_messages)
+    _check_names = pydantic.model_validator(mode="before")(refuse_misnamed_fields)
 
     def messages(self) -> Messages:
         """Give the conversation as messages, Choices turned into assistant messages."""
@@ -104,7 +104,7 @@ class Trajectory(pydantic.BaseModel):
     logs: list[str] = []
     start_time: datetime = pydantic.Field(default_factory=datetime.now, exclude=True)
 
-    _check_names = pydantic.model_validator(mode="before")(refuse_misnamed_messages)
+    _check_names = pydantic.model_validator(mode="before")(refuse_misnamed_fields)
 
     def log(self, message: str) -> None:
         """Append a line to `logs`."""
@@ -262,6 +262,8 @@ def _as_items(trajectories: Any) -> list[Any]:
         raise TypeError("a TrajectoryGroup takes several rollouts: art.TrajectoryGroup(rollout(…) for _ in range(…))")
     if inspect.isroutine(trajectories):
         raise TypeError(_not_called(trajectories))
+    if isinstance(trajectories, Trajectory):
+        raise TypeError("a TrajectoryGroup takes a list of trajectories: art.TrajectoryGroup([trajectory])")
     items = list(trajectories)
     for item in items:
         if inspect.isroutine(item):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from art.dev.train import resolve_train_settings
 from art.dev.validate import validate_internal_config
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig
+from art.utils import limit_concurrency
 from tests.support.conversations import make_choice, make_trajectory
 from tests.support.fake_backend import FakeLocalBackend
 
@@ -75,6 +77,16 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         "ChatCompletion; put in its `choices[0]`",
     ),
     "client before registering": (lambda: trainable().openai_client(), "call `await model.register(backend)` first"),
+    "misspelt field of a trajectory": (
+        lambda: Trajectory(rewards=1.0),  # type: ignore[call-arg]
+        "did you mean reward?",
+    ),
+    "one trajectory in place of several": (
+        lambda: TrajectoryGroup(make_trajectory()),  # type: ignore[arg-type]
+        "art.TrajectoryGroup([trajectory])",
+    ),
+    "retry without its parentheses": (lambda: art.retry(rollout), "write `@art.retry()`"),  # type: ignore[arg-type]
+    "limit without its number": (lambda: limit_concurrency(rollout), "write `@limit_concurrency(10)`"),  # type: ignore[arg-type]
     "slash in a name": (lambda: art.Model(name="a/b", project="p"), "a/b"),
 }
 
@@ -85,6 +97,65 @@ def test_error_names_what_was_meant(mistake: str) -> None:
 
     with pytest.raises((TypeError, ValueError), match=re.escape(meant)):
         make()
+
+
+GATHERED: dict[str, tuple[Callable[[], Any], str]] = {
+    "groups that are one": (
+        lambda: art.gather_trajectory_groups(TrajectoryGroup(rollout() for _ in range(2)), pbar_desc=None),  # type: ignore[arg-type]
+        "write art.gather_trajectory_groups(art.TrajectoryGroup(…) for … in …)",
+    ),
+    "rollouts that are one": (
+        lambda: art.gather_trajectories(rollout(), pbar_desc=None),  # type: ignore[call-overload]
+        "write art.gather_trajectories(rollout(…) for … in …)",
+    ),
+    "rollout that was not called": (
+        lambda: art.gather_trajectories([rollout(), rollout], pbar_desc=None),  # type: ignore[list-item]
+        "call it, as in rollout(…)",
+    ),
+    "lists in place of groups": (
+        lambda: art.gather_trajectory_groups([[make_trajectory()]], pbar_desc=None),  # type: ignore[list-item]
+        "write art.gather_trajectory_groups(art.TrajectoryGroup(…) for … in …)",
+    ),
+    "trajectories that are there": (
+        lambda: art.gather_trajectories([make_trajectory()], pbar_desc=None),  # type: ignore[list-item]
+        "got a Trajectory among them",
+    ),
+    "allowance that is text": (
+        lambda: art.gather_trajectories([], pbar_desc=None, max_exceptions="1"),  # type: ignore[call-overload]
+        "max_exceptions must be a number",
+    ),
+    "after_each that gives trajectories": (
+        lambda: art.gather_trajectory_groups(
+            [TrajectoryGroup([make_trajectory()])],
+            pbar_desc=None,
+            after_each=lambda group: group.trajectories,  # type: ignore[arg-type,return-value]
+        ),
+        "after_each must give a TrajectoryGroup, a list of them, or None, got Trajectory",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", GATHERED)
+def test_gathering_names_what_was_meant_and_leaves_no_coroutine_behind(mistake: str) -> None:
+    make, meant = GATHERED[mistake]
+
+    async def run() -> None:
+        await make()
+
+    with pytest.raises(TypeError, match=re.escape(meant)):
+        asyncio.run(run())
+    gc.collect()  # which would warn of a coroutine that nobody awaited or closed
+
+
+def test_other_unknown_fields_of_a_trajectory_are_ignored() -> None:
+    assert Trajectory(step=1, reward=2.0).reward == 2.0  # type: ignore[call-arg]
+
+
+def test_fields_that_a_subclass_adds_are_no_mistakes() -> None:
+    class Scored(Trajectory):
+        rewards: tuple[float, ...] = ()
+
+    assert Scored(rewards=(1.0,)).rewards == (1.0,)
 
 
 def test_completion_that_was_appended_later_is_named_with_its_place() -> None:
@@ -181,6 +252,55 @@ def test_cancelled_training_is_cancelled() -> None:
 def test_training_on_what_is_no_list_of_finished_groups(given: Callable[[], Any], meant: str) -> None:
     with pytest.warns(DeprecationWarning, match=r"backend\.train"), pytest.raises(TypeError, match=re.escape(meant)):
         asyncio.run(trainable().train(given()))
+
+
+@pytest.mark.parametrize("reward", [None, "high"])
+def test_training_on_a_reward_that_is_no_number(reward: Any) -> None:
+    unscored = make_trajectory()
+    unscored.reward = reward
+    with (
+        pytest.warns(DeprecationWarning, match=r"backend\.train"),
+        pytest.raises(TypeError, match=r"reward of trajectory 1 in group 0 must be a number, got (None|'high')"),
+    ):
+        asyncio.run(trainable().train([TrajectoryGroup([make_trajectory(), unscored])]))
+
+
+def test_settings_of_a_step_in_a_dict(tmp_path: Path) -> None:
+    model = trainable()
+
+    async def run() -> None:
+        await model.register(FakeLocalBackend(art_path=str(tmp_path)))
+        with pytest.raises(TypeError, match=r"art\.TrainSFTConfig\(learning_rate=1e-5\), got a dict; .*`_config=`"):
+            await model.train_sft([], {"learning_rate": 1e-5})  # type: ignore[arg-type]
+        await model.train(await groups(), {"learning_rate": 1e-5})  # type: ignore[arg-type]
+
+    with (
+        pytest.warns(DeprecationWarning, match=r"backend\.train"),
+        pytest.raises(TypeError, match=r"art\.TrainConfig\(learning_rate=1e-5\), got a dict"),
+    ):
+        asyncio.run(run())
+
+
+LOGGED: dict[str, tuple[dict[str, Any], str]] = {
+    "metrics in the place of trajectories": ({"trajectories": {"loss": 1.0}}, "metrics go to `metrics=`"),
+    "one trajectory": ({"trajectories": make_trajectory()}, "give a list of trajectories"),
+    "metrics that are a list": ({"metrics": [("loss", 1.0)]}, "metrics must be a dict"),
+    "metric without a name": ({"metrics": {1: 1.0}}, "the name of a metric must be text, got 1"),
+    "metric beyond any number": ({"metrics": {"n": 10**400}}, "metric 'n' must be a number"),
+    "step that is text": ({"metrics": {"loss": 1.0}, "step": "3"}, "'str' object cannot be interpreted as an integer"),
+    "no split": ({"metrics": {"loss": 1.0}, "split": None}, "split must be a string such as 'val', got None"),
+}
+
+
+@pytest.mark.parametrize("mistake", LOGGED)
+def test_logging_names_what_was_meant_and_writes_nothing(mistake: str, tmp_path: Path) -> None:
+    given, meant = LOGGED[mistake]
+    model = art.Model(name="m", project="p", base_path=str(tmp_path))
+
+    with pytest.raises((TypeError, ValueError), match=re.escape(meant)):
+        asyncio.run(model.log(**given))
+
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_logging_what_was_not_awaited() -> None:

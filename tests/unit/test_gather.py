@@ -5,11 +5,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 import art.gather
+from art.batches import trajectory_group_batches
 from art.errors import InferenceError, LocalServingUnavailableError, ServerDiedError, TrainerDiedError
-from art.gather import gather_trajectories, gather_trajectory_groups, wrap_group_awaitable
+from art.gather import (
+    gather_trajectories,
+    gather_trajectory_groups,
+    wrap_group_awaitable,
+    wrap_trajectories_awaitable,
+)
 from art.gather_context import GatherContext, find_fatal_error, get_gather_context, set_gather_context
 from art.trajectories import History, Trajectory, TrajectoryGroup
 from tests.support.conversations import make_choice, make_trajectory
@@ -251,6 +258,52 @@ async def test_rollout_that_returns_something_else_has_failed(result: object) ->
         await TrajectoryGroup([rollout()])
 
 
+async def unscored(*, reward: Any = 0.0, **metrics: Any) -> Trajectory:
+    trajectory = make_trajectory()
+    trajectory.reward, trajectory.metrics = reward, metrics
+    return trajectory
+
+
+@pytest.mark.asyncio
+async def test_rollout_with_what_is_no_number_has_failed() -> None:
+    async def group() -> TrajectoryGroup:
+        return TrajectoryGroup([await unscored(turns="two")])
+
+    one, *others = await gather_trajectory_groups(
+        [TrajectoryGroup([unscored(reward=None), succeed(), await unscored(turns=None)]), group()],
+        pbar_desc=None,
+        max_exceptions=3,
+    )
+    several = await gather_trajectories([unscored(turns=[1]), succeed()], pbar_desc=None, max_exceptions=1)
+
+    assert [len(one), others] == [1, []]
+    assert sorted(failure.message for failure in one.exceptions) == [
+        "the metric 'turns' of a trajectory must be a number, got None",
+        "the reward of a trajectory must be a number, got None",
+    ]
+    assert str(several[0]) == "the metric 'turns' of a trajectory must be a number, got [1]"
+    with pytest.raises(TypeError, match="the reward of a trajectory must be a number, got None"):
+        await gather_trajectories([unscored(reward=None)], pbar_desc=None)
+
+
+@pytest.mark.asyncio
+async def test_numbers_of_other_libraries_are_averaged() -> None:
+    context = GatherContext()
+    with set_gather_context(context):
+        await wrap_trajectories_awaitable(unscored(reward=np.float32(0.5), flag=np.bool_(True), n=np.int64(2)))
+    assert context.metric_sums == {"reward": 0.5, "flag": 1.0, "n": 2.0}
+
+
+@pytest.mark.asyncio
+async def test_plain_functions_may_follow_each_group() -> None:
+    groups = await gather_trajectory_groups(
+        (TrajectoryGroup([make_trajectory(reward)]) for reward in (0.0, 1.0)),
+        pbar_desc=None,
+        after_each=lambda group: group if group.trajectories[0].reward else None,  # type: ignore[arg-type,return-value]
+    )
+    assert [group.trajectories[0].reward for group in groups] == [1.0]
+
+
 @pytest.mark.asyncio
 async def test_coroutine_that_gives_no_group_has_failed() -> None:
     wrong: Any = succeed()
@@ -357,6 +410,43 @@ async def test_rollouts_clean_up_undisturbed_when_a_gather_is_cancelled() -> Non
     with pytest.raises(asyncio.CancelledError):
         await task
     assert is_clean == [True] * 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["groups", "trajectories", "batches"])
+async def test_gather_that_is_cancelled_twice_leaves_no_rollout_running(kind: str) -> None:
+    ends: list[str] = []
+    runs, cleans_up = asyncio.Event(), asyncio.Event()
+
+    async def rollout() -> Trajectory:
+        try:
+            runs.set()
+            return await asyncio.Future()
+        except asyncio.CancelledError:
+            cleans_up.set()
+            try:
+                await asyncio.Future()  # a clean-up that hangs
+            finally:
+                ends.append("rollout")
+            raise
+
+    async def gather() -> object:
+        if kind == "trajectories":
+            return await gather_trajectories([rollout()], pbar_desc=None, max_exceptions=5)
+        groups = [TrajectoryGroup([rollout()])]
+        if kind == "groups":
+            return await gather_trajectory_groups(groups, pbar_desc=None, max_exceptions=5)
+        return [batch async for batch in trajectory_group_batches(groups, batch_size=1, pbar_desc=None)]
+
+    task = asyncio.create_task(gather())
+    task.add_done_callback(lambda _: ends.append("gather"))
+    await runs.wait()
+    task.cancel()
+    await cleans_up.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ends == ["rollout", "gather"]
 
 
 @pytest.mark.asyncio

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from art.model.training_input import number_of
 from art.trajectories import TrajectoryGroup
 from art.utils.mean import mean
 from art.utils.old_benchmarking.calculate_step_metrics import calculate_step_std_dev
@@ -29,7 +30,7 @@ def average_groups(groups: list[TrajectoryGroup], take_sums: TakeSums) -> dict[s
     rewards = []
     for group in groups:
         for trajectory in group.trajectories:
-            rewards.append(float(trajectory.reward))
+            rewards.append(number_of("a trajectory's reward", trajectory.reward))
             for key, value in take_sums(trajectory.metrics).items():
                 values.setdefault(key, []).append(value)
         averaged = take_sums(group.metrics)

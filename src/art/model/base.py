@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import operator
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import Token
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
@@ -294,12 +295,14 @@ class Model(BaseModel, Generic[ModelConfig, StateType]):
             step: The step they belong to; None: the model's current one.
 
         Raises:
-            TypeError: Groups and bare trajectories are mixed, or a metric is not a number.
+            TypeError: Groups and bare trajectories are mixed, or a metric, reward or step is not a number.
             ConfigurationError: The split cannot name a folder, or a metric's name is reserved.
         """
         if trajectories is None and metrics is None:
             return
         check_split(split)
+        if not isinstance(metrics, Mapping | None):
+            raise TypeError(f"metrics must be a dict of numbers by name, got a {type(metrics).__name__}")
         groups = None if trajectories is None else normalize_trajectory_groups(trajectories)
         is_supported = getattr(self._backend, "supports_automatic_train_step_metrics", None)
         get_price = getattr(self._backend, "automatic_gpu_cost_per_hour_usd", None)
@@ -307,7 +310,7 @@ class Model(BaseModel, Generic[ModelConfig, StateType]):
             groups=groups,
             metrics=metrics or {},
             split=split,
-            step=await self.get_step() if step is None else step,
+            step=await self.get_step() if step is None else operator.index(step),
             has_automatic_metrics=is_supported is not None and bool(is_supported()),
             gpu_cost_per_hour_usd=None if get_price is None else get_price(self),
         )

@@ -26,8 +26,10 @@ def check_split(split: str) -> None:
     """Refuse a split that would leave the folder of the trajectories. Slashes are allowed: they make subfolders.
 
     Raises:
-        ConfigurationError: A part of it is empty, "." or "..", or contains a null character.
+        ConfigurationError: It is no string, or a part of it is empty, "." or "..", or contains a null character.
     """
+    if not isinstance(split, str):
+        raise ConfigurationError(f"split must be a string such as 'val', got {split!r}")
     for part in split.split("/"):
         _check_folder_name("split", part)
 

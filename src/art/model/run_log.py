@@ -20,7 +20,7 @@ from art.metrics import EVAL_SCOPE, MetricsBuilder
 from art.metrics_taxonomy import build_data_metrics_from_summary, summarize_trajectory_groups
 from art.model.aggregate import average_groups
 from art.model.state import METRICS_BUILDER_STATE_KEY, StateFile
-from art.model.training_input import refuse_unawaited
+from art.model.training_input import number_of, refuse_unawaited
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.utils.output_dirs import get_trajectories_split_dir
 from art.utils.trajectory_logging import log_trajectory_groups
@@ -153,6 +153,9 @@ def normalize_trajectory_groups(
     refuse_unawaited(trajectories)
     if isinstance(trajectories, TrajectoryGroup):
         return [trajectories]
+    if isinstance(trajectories, Trajectory | Mapping):
+        hint = "give a list of trajectories" if isinstance(trajectories, Trajectory) else "metrics go to `metrics=`"
+        raise TypeError(f"expected TrajectoryGroups or Trajectories, got a {type(trajectories).__name__}: {hint}")
     items: list[Any] = list(trajectories)
     if all(isinstance(item, TrajectoryGroup) for item in items):
         return items
@@ -206,12 +209,9 @@ def _refuse_reserved(key: str) -> None:
 
 
 def _number(key: str, value: Any) -> float:
-    try:
-        if isinstance(value, str):
-            raise TypeError("text")
-        return float(value)
-    except (TypeError, ValueError) as err:
-        raise TypeError(f"metric {key!r} must be a number, got {value!r}") from err
+    if not isinstance(key, str):
+        raise TypeError(f"the name of a metric must be text, got {key!r}")
+    return number_of(f"metric {key!r}", value)
 
 
 def _append_line(path: Path, line: str) -> None:

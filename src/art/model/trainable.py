@@ -20,7 +20,7 @@ from art.model.base import Model, ModelConfig, StateType
 from art.model.fields import TrainableModelKeywords
 from art.model.history import best_steps
 from art.model.run_log import HISTORY_FILE, TRAIN_SPLIT
-from art.model.training_input import require_groups
+from art.model.training_input import require_config, require_groups
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainConfig, TrainSFTConfig
 
@@ -141,7 +141,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
             verbose: Show more of what is done.
 
         Raises:
-            TypeError: Something else than a group is among the groups.
+            TypeError: Something else than a group is among the groups, or `config` is no `TrainConfig`.
         """
         warnings.warn(
             "model.train is deprecated: use `result = await backend.train(model, groups, …)`, then "
@@ -152,7 +152,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         groups = require_groups(trajectory_groups)
         started = time.monotonic()
         samples = await _collect(
-            self.backend()._train_model(self, groups, config or TrainConfig(), _config or {}, verbose)
+            self.backend()._train_model(self, groups, require_config(config, TrainConfig), _config or {}, verbose)
         )
         metrics = average_metric_samples(samples)
         metrics.setdefault(TRAINER_TIME_KEY, time.monotonic() - started)
@@ -176,7 +176,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         """
         started = time.monotonic()
         samples = await _collect(
-            self.backend()._train_sft(self, trajectories, config or TrainSFTConfig(), _config or {}, verbose)
+            self.backend()._train_sft(
+                self, trajectories, require_config(config, TrainSFTConfig), _config or {}, verbose
+            )
         )
         if samples:
             metrics = average_metric_samples(samples) | {TRAINER_TIME_KEY: time.monotonic() - started}

@@ -23,8 +23,10 @@ def limit_concurrency(
         derive_key: Gives a key from the call's arguments; the limit then holds for each key by itself.
 
     Raises:
-        ConfigurationError: `n` is below 1.
+        ConfigurationError: `n` is below 1, or the function to decorate.
     """
+    if callable(n):
+        raise ConfigurationError("limit_concurrency makes a decorator: write `@limit_concurrency(10)`")
     if n < 1:
         raise ConfigurationError(f"limit_concurrency: n={n} must be at least 1")
 

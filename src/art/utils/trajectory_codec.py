@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from art.errors import DataError
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 from art.types import MessageOrChoice
 
+ItemT = TypeVar("ItemT", Trajectory, TrajectoryGroup)
+_AS_STORED = frozenset({"metrics", "metadata"})
+
 
 def to_json(value: Any) -> str:
-    """Give JSON text in ASCII. Pydantic objects are dumped, other foreign objects become text."""
+    """Give JSON text in ASCII. Pydantic objects are dumped, numbers and arrays of any library become numbers.
+
+    Other foreign objects become text.
+    """
     return json.dumps(value, default=_jsonable)
 
 
 def entry_to_dict(entry: Any) -> dict[str, Any]:
-    """Give a message or Choice as a new dict with everything in it, logprobs included."""
+    """Give a message or Choice as a new dict with everything in it, logprobs included.
+
+    Raises:
+        DataError: It is neither.
+    """
     if isinstance(entry, BaseModel):
         return entry.model_dump(mode="json", exclude_unset=True, warnings=False)
+    if not isinstance(entry, Mapping):
+        raise DataError(f"a conversation holds messages (dicts with a role) and Choices, not a {type(entry).__name__}")
     return dict(entry)
 
 
@@ -75,13 +91,13 @@ def trajectory_group_to_dict(trajectory_group: TrajectoryGroup) -> dict[str, Any
 
 def dict_to_trajectory(d: dict[str, Any]) -> Trajectory:
     """Give back the trajectory that `trajectory_to_dict` was given, logprobs aside. Missing keys take defaults."""
-    given = {name: d[name] for name in Trajectory.model_fields if d.get(name) is not None}
+    given = {name: d[name] for name in Trajectory.model_fields.keys() - _AS_STORED if d.get(name) is not None}
     if "additional_histories" in given:
         given["additional_histories"] = [
             History(messages_and_choices=history["messages_and_choices"], tools=history.get("tools"))
             for history in given["additional_histories"]
         ]
-    return Trajectory(**given)
+    return with_stored_facts(Trajectory(**given), metrics=d.get("metrics"), metadata=d.get("metadata"))
 
 
 def dict_to_trajectory_group(d: dict[str, Any]) -> TrajectoryGroup:
@@ -104,12 +120,25 @@ def make_group(
     logs: list[str] | None,
 ) -> TrajectoryGroup:
     """Build a group of finished trajectories and stored exceptions."""
-    group = TrajectoryGroup(trajectories, metadata=metadata, metrics=metrics, logs=logs)
+    group = with_stored_facts(TrajectoryGroup(trajectories, logs=logs), metrics=metrics, metadata=metadata)
     group.exceptions = [PydanticException(**exception) for exception in exceptions or []]
     return group
 
 
+def with_stored_facts(item: ItemT, *, metrics: dict[str, Any] | None, metadata: dict[str, Any] | None) -> ItemT:
+    """Give a trajectory or group its stored metrics and metadata, unchecked.
+
+    A script may have assigned what the constructor refuses, and what was written must be readable.
+    """
+    item.metrics, item.metadata = metrics or {}, metadata or {}
+    return item
+
+
 def _jsonable(value: Any) -> Any:
+    if callable(to_python := getattr(value, "tolist", None)):  # scalars and arrays of numpy, torch and the like
+        return to_python()
+    if isinstance(value, Real | Decimal):
+        return float(value)
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, exclude_none=False, bytes_mode="base64", fallback=str)

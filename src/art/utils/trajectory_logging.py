@@ -18,7 +18,7 @@ from art.conversation import is_choice
 from art.errors import DataError, MissingDependencyError
 from art.trajectories import History, Trajectory, TrajectoryGroup
 from art.utils.atomic_files import create_first_free, replacing
-from art.utils.trajectory_codec import entry_to_dict, make_group, to_json
+from art.utils.trajectory_codec import entry_to_dict, make_group, to_json, with_stored_facts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,7 +152,7 @@ def _rows(group_index: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
         "group_index": group_index,
         "group_metadata": _json_or_null(group.metadata),
         "group_metrics": _json_or_null(group.metrics),
-        "group_logs": [_utf8(line) for line in group.logs] or None,
+        "group_logs": [_utf8(str(line)) for line in group.logs] or None,
         "exceptions": _json_or_null([exception.model_dump() for exception in group.exceptions]),
     }
     for trajectory in group.trajectories:
@@ -163,7 +163,7 @@ def _rows(group_index: int, group: TrajectoryGroup) -> Iterator[dict[str, Any]]:
             "metrics": _json_or_null(trajectory.metrics),
             "metadata": _json_or_null(trajectory.metadata),
             "tools": None if trajectory.tools is None else to_json(trajectory.tools),
-            "logs": [_utf8(line) for line in trajectory.logs] or None,
+            "logs": [_utf8(str(line)) for line in trajectory.logs] or None,
             "messages": [_message_row(entry) for entry in entries],
             "messages_and_choices": to_json([entry_to_dict(entry) for entry in entries]),
             "additional_histories": _json_or_null([_history_to_dict(history) for history in histories]),
@@ -223,17 +223,16 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
     if entries is None:
         entries = [_plain_message(message) for message in row.get("messages") or []]
     histories = _parse(row.get("additional_histories")) or []
-    return Trajectory(
+    trajectory = Trajectory(
         messages_and_choices=entries,
         tools=_parse(row.get("tools")),
         additional_histories=[_history(history) for history in histories],
         reward=0.0 if row.get("reward") is None else row["reward"],
         initial_policy_version=row.get("initial_policy_version"),
         final_policy_version=row.get("final_policy_version"),
-        metrics=_parse(row.get("metrics")) or {},
-        metadata=_parse(row.get("metadata")) or {},
         logs=row.get("logs") or [],
     )
+    return with_stored_facts(trajectory, metrics=_parse(row.get("metrics")), metadata=_parse(row.get("metadata")))
 
 
 def _history(stored: Mapping[str, Any] | str) -> History:

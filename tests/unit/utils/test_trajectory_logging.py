@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
 
+from art.errors import DataError
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.utils.trajectory_logging import read_trajectory_groups_parquet, write_trajectory_groups_parquet
 from tests.support.conversations import make_choice, make_tool_call, make_trajectory
@@ -168,6 +173,54 @@ def test_values_foreign_to_json_do_not_stop_the_write(tmp_path: Path) -> None:
         "role": "user",
         "content": [{"type": "blob", "data": "_w==", "where": "/x"}],
     }
+
+
+def test_numbers_of_other_libraries_come_back_as_numbers(tmp_path: Path) -> None:
+    trajectory = make_trajectory()
+    trajectory.reward = np.float32(0.5)
+    given: dict[str, Any] = {
+        "half": np.float32(0.5),
+        "flag": np.bool_(True),
+        "count": np.int64(3),
+        "tensor": torch.tensor(1.5, requires_grad=True),
+        "exact": Decimal("0.25"),
+        "share": Fraction(3, 4),
+    }
+    trajectory.metrics, trajectory.metadata = dict(given), dict(given)
+    group = TrajectoryGroup([trajectory])
+    group.metrics, group.metadata = dict(given), dict(given)
+    plain = {"half": 0.5, "flag": True, "count": 3, "tensor": 1.5, "exact": 0.25, "share": 0.75}
+
+    (read,) = round_trip([group], tmp_path)
+
+    assert [read.metrics, read.metadata] == [plain, plain]
+    assert [read.trajectories[0].metrics, read.trajectories[0].metadata] == [plain, plain]
+    assert read.trajectories[0].reward == 0.5
+    assert type(read.trajectories[0].metrics["flag"]) is bool
+
+
+def test_what_a_script_assigned_unchecked_is_readable(tmp_path: Path) -> None:
+    trajectory = make_trajectory()
+    metadata: Any = {"game": {"moves": [1, 2]}, "path": Path("/x"), "nothing": None}
+    metrics: Any = {"answer": "text", "unknown": None}
+    trajectory.metadata, trajectory.metrics = metadata, metrics
+    trajectory.log({"turn": 1})  # type: ignore[arg-type]
+
+    ((read,),) = round_trip([TrajectoryGroup([trajectory])], tmp_path)
+
+    assert read.metadata == {"game": {"moves": [1, 2]}, "path": "/x", "nothing": None}
+    assert read.metrics == metrics
+    assert read.logs == ["{'turn': 1}"]
+
+
+def test_entry_that_is_no_message_is_named(tmp_path: Path) -> None:
+    trajectory = make_trajectory()
+    trajectory.messages_and_choices.append("hello")  # type: ignore[arg-type]
+
+    with pytest.raises(DataError, match=r"Choices, not a str"):
+        round_trip([TrajectoryGroup([trajectory])], tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_writing_leaves_the_trajectory_alone(tmp_path: Path) -> None:
