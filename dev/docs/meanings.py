@@ -108,7 +108,8 @@ ENGINE: dict[str, str] = {
 }
 
 SERVER_CONFIG: dict[str, str] = {
-    "log_file": "Where the server logs. Shared mode names it in errors; the output itself goes to `logs/vllm.log`.",
+    "log_file": "Where the server logs; in shared mode trainer and engine. Left out: in the model's folder, "
+    "[`logs/`](../fault-handling.md#logs).",
     "server_args": "Arguments of the HTTP server: [below](#server_args).",
     "engine_args": "Arguments of the engine; they win over those of the model's configuration.",
 }

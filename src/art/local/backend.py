@@ -331,7 +331,7 @@ class LocalBackend(CheckpointTransferMethods):
         """Start the model's service and server, once; return base URL and API key."""
         validate_server_config(config)
         await asyncio.to_thread(check_base_model, model.base_model)
-        hosted, is_new = await asyncio.to_thread(self._host, model)
+        hosted, is_new = await asyncio.to_thread(self._host, model, config)
         try:
             await hosted.actor.ready()
             host, port = await hosted.actor.start_openai_server(config)
@@ -445,7 +445,9 @@ class LocalBackend(CheckpointTransferMethods):
             )
         return hosted
 
-    def _host(self, model: TrainableModel[Any, Any]) -> tuple[HostedService, bool]:
+    def _host(
+        self, model: TrainableModel[Any, Any], config: dev.OpenAIServerConfig | None
+    ) -> tuple[HostedService, bool]:
         """Return the model's service, made anew where there is none or where it failed, and whether it is new.
 
         Blocks.
@@ -472,7 +474,7 @@ class LocalBackend(CheckpointTransferMethods):
             hosted = HostedService(
                 service,
                 in_process=self._in_process or service.is_dedicated,
-                log_path=model_dir / "logs" / "vllm.log",
+                log_path=Path((config or {}).get("log_file") or model_dir / "logs" / "vllm.log"),
                 gate=gate,
             )
             self._services[key] = hosted
