@@ -10,15 +10,15 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextvars import Token
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Unpack, cast, overload
 
 from openai import AsyncOpenAI
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr, WrapValidator
 from typing_extensions import TypeVar
 
 from art.api_costs import CostRecorder
 from art.metrics import MetricsBuilder
-from art.model.fields import ModelKeywords, refuse_unknown_keywords
+from art.model.fields import ModelKeywords, keep_dict, refuse_unknown_keywords
 from art.model.model_file import check_config
 from art.model.openai_client import build_openai_client
 from art.model.path_parts import check_path_part, check_split
@@ -61,7 +61,7 @@ class Model(BaseModel, Generic[ModelConfig, StateType]):
     entity: str | None = None
     id: str | None = None
     run_id: str | None = None
-    config: ModelConfig
+    config: Annotated[ModelConfig, WrapValidator(keep_dict)]
     inference_api_key: str | None = Field(default=None, repr=False)
     inference_base_url: str | None = None
     inference_model_name: str | None = None

@@ -1,10 +1,10 @@
-"""The keywords that models are made with, for type checkers, and the check that there are no others."""
+"""The keywords that models are made with, for type checkers, and how they are checked."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidatorFunctionWrapHandler
 
 if TYPE_CHECKING:
     import art.dev as dev
@@ -44,3 +44,9 @@ def refuse_unknown_keywords(model_type: type[BaseModel], keywords: dict[str, Any
             f"{model_type.__name__}() got unexpected keyword arguments {', '.join(unknown)}; "
             f"it knows {', '.join(sorted(model_type.model_fields))}"
         )
+
+
+def keep_dict(config: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Keep a `config` that is a dict where the model's class names no type for it: pydantic would make it empty."""
+    validated = validate(config)
+    return config if type(validated) is BaseModel else validated

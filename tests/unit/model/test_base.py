@@ -64,6 +64,15 @@ def test_subclasses_may_add_fields() -> None:
     assert Tagged(**keywords).tag == "x"
 
 
+def test_config_in_a_dict_is_kept_or_made_into_the_type_that_the_class_names() -> None:
+    typed = Model[Settings, dict[str, Any]](name="m", project="p", config={"temperature": 0.25})  # type: ignore[arg-type]
+    loose = prompted(config={"temperature": 0.25})
+    asyncio.run(loose.register(FakeBackend()))
+
+    assert [loose.config, typed.config] == [{"temperature": 0.25}, Settings(temperature=0.25)]
+    assert loose.model_dump()["config"] == typed.model_dump()["config"] == {"temperature": 0.25}
+
+
 @pytest.mark.parametrize("name", ["", " ", ".", "..", "a/b", "a\\b", "agent@7", "a\0b"])
 @pytest.mark.parametrize("field", ["name", "project"])
 def test_names_that_cannot_be_folders_are_refused(name: str, field: str) -> None:
