@@ -25,21 +25,55 @@ def read_numbers(history_path: Path) -> dict[int, dict[str, list[float]]]:
     numbers: dict[int, dict[str, list[float]]] = {}
     if not history_path.exists():
         return numbers
-    with history_path.open(encoding="utf-8") as file:
+    with history_path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as err:
-                if line.strip():
-                    logger.warning("history line passed over: path=%s line=%d cause=%s", history_path, number, err)
-                continue
-            step = row.get("step")
-            if not isinstance(step, int):
-                continue
-            for metric, value in row.items():
-                if isinstance(value, int | float) and not math.isnan(value):
-                    numbers.setdefault(step, {}).setdefault(metric, []).append(float(value))
+            _add_row(numbers, line, history_path, number)
     return numbers
+
+
+class HistoryTail:
+    """Reads a history time and again, each time only what came since; a line that is being written is left for later.
+
+    Args:
+        path: The history; need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._line = 0
+
+    def read(self) -> dict[int, dict[str, list[float]]]:
+        """Give all values of all metrics in the new lines, by step and metric; see `read_metric`. Blocks."""
+        numbers: dict[int, dict[str, list[float]]] = {}
+        if not self._path.exists():
+            return numbers
+        with self._path.open("rb") as file:
+            if self._path.stat().st_size < self._offset:  # another file has taken its place
+                self._offset = self._line = 0
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                self._line += 1
+                _add_row(numbers, line, self._path, self._line)
+        return numbers
+
+
+def _add_row(numbers: dict[int, dict[str, list[float]]], line: bytes, path: Path, number: int) -> None:
+    try:
+        row = json.loads(line)
+    except ValueError as err:
+        if line.strip():
+            logger.warning("history line passed over: path=%s line=%d cause=%s", path, number, err)
+        return
+    step = row.get("step") if isinstance(row, dict) else None
+    if not isinstance(step, int):
+        return
+    for metric, value in row.items():
+        if isinstance(value, int | float) and not math.isnan(value):
+            numbers.setdefault(step, {}).setdefault(metric, []).append(float(value))
 
 
 def best_step(history_path: Path, metric: str) -> int | None:

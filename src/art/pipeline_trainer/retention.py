@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from art.checkpoints import checkpoint_dir, list_steps
-from art.model.history import read_numbers
+from art.model.history import HistoryTail
 from art.model.run_log import HISTORY_FILE
 from art.pipeline_trainer.checkpoint_retention import (
     CHECKPOINT_CREATED_AT_METRIC,
@@ -37,6 +38,8 @@ class CheckpointKeeper:
     def __init__(self, run: PipelineRun) -> None:
         self._run = run
         self._last_step = run.start_step
+        self._history = HistoryTail(self._model_dir / HISTORY_FILE)
+        self._numbers: dict[int, dict[str, list[float]]] = {}  # of the steps that have a checkpoint, or will have one
 
     async def step_saved(self, result: Any) -> None:
         """Note that a step was saved, and clean up when that is due.
@@ -79,16 +82,23 @@ class CheckpointKeeper:
             return
         keep = {info.step for info in infos} - doomed | self.protected_steps()
         window = range(run.state.policy_version - run.settings.max_steps_off_policy, run.state.policy_version + 1)
-        await run.support.unload_adapters((keep | set(window)) - doomed)
-        await run.support.delete_checkpoints(keep)
+        try:
+            await run.support.unload_adapters((keep | set(window)) - doomed)
+            await run.support.delete_checkpoints(keep)
+        except Exception:
+            if run.support.serving_error() is not None:
+                raise
+            logger.exception("checkpoints that may go were not deleted: steps=%s", sorted(doomed))
+            return
         logger.info("checkpoints that may go: steps=%s kept=%s", sorted(doomed), sorted(keep))
 
     def _list(self) -> list[CheckpointInfo]:
         """Blocks."""
-        numbers = read_numbers(self._model_dir / HISTORY_FILE)
+        steps = list_steps(self._model_dir)
+        self._read_history(steps)
         infos = []
-        for step in list_steps(self._model_dir):
-            metrics = {key: fmean(values) for key, values in numbers.get(step, {}).items()}
+        for step in steps:
+            metrics = {key: fmean(values) for key, values in self._numbers.get(step, {}).items()}
             path = checkpoint_dir(self._model_dir, step)
             created_s = metrics.get(CHECKPOINT_CREATED_AT_METRIC) or path.stat().st_mtime
             infos.append(
@@ -101,6 +111,15 @@ class CheckpointKeeper:
                 )
             )
         return infos
+
+    def _read_history(self, steps: Collection[int]) -> None:
+        for step, numbers in self._history.read().items():
+            known = self._numbers.setdefault(step, {})
+            for metric, values in numbers.items():
+                known.setdefault(metric, []).extend(values)
+        newest = max(steps, default=0)
+        for gone in [step for step in self._numbers if step < newest and step not in steps]:
+            del self._numbers[gone]
 
     async def _note(self, step: int, metrics: dict[str, float]) -> None:
         numbers = {key.removeprefix(f"{CHECKPOINT_SPLIT}/"): value for key, value in metrics.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from art.model.history import best_step, read_metric
+from art.model.history import HistoryTail, best_step, read_metric
 
 
 def test_values_by_step_and_broken_lines_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -26,3 +26,20 @@ def test_values_by_step_and_broken_lines_passed_over(tmp_path: Path, caplog: pyt
     assert best_step(path, "val/reward") == 1
     assert best_step(path, "none") is None
     assert best_step(tmp_path / "absent", "val/reward") is None
+
+
+def test_a_tail_gives_each_line_once_and_none_that_is_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.jsonl"
+    tail = HistoryTail(path)
+    assert tail.read() == {}
+    path.write_text('{"a": 1, "step": 1}\n{"a": 2, "step": 1}\n{"a": 3, "st')
+    assert tail.read() == {1: {"a": [1.0, 2.0], "step": [1.0, 1.0]}}
+    assert tail.read() == {}
+    with path.open("a") as file:
+        file.write('ep": 2}\nbroken\n')
+    assert tail.read() == {2: {"a": [3.0], "step": [2.0]}}
+    assert "line=4" in caplog.text
+    path.write_text('{"a": 4, "step": 3}\n')
+    assert tail.read() == {3: {"a": [4.0], "step": [3.0]}}

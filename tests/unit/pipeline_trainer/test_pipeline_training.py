@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from art.errors import TrainingError
+from art.model import history
 from art.pipeline_trainer import CheckpointRetentionContext, PipelineTrainer
 from art.trajectories import TrajectoryGroup
 from art.types import TrainResult
@@ -297,3 +299,55 @@ async def test_a_strategy_that_fails_deletes_nothing(
     assert backend.newest() == 2
     assert not [call for call in backend.calls if call[0] == "delete"]
     assert caplog.text.count("the checkpoint retention strategy failed") == 1
+
+
+async def test_the_history_is_read_once_however_often_checkpoints_are_chosen(
+    backend: ScriptedBackend, model: Model, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[int, dict[str, float]]] = []
+    parsed: list[bytes] = []
+
+    def choose(context: CheckpointRetentionContext) -> list[int]:
+        seen.append({checkpoint.step: checkpoint.metrics for checkpoint in context.checkpoints})
+        return [1, 2]
+
+    async def delete(model: Model, keep: list[int]) -> None:
+        for folder in (Path(model._get_output_dir()) / "checkpoints").iterdir():
+            if int(folder.name) not in keep:
+                shutil.rmtree(folder)
+
+    async def after_step(step: int) -> None:
+        make_checkpoints(model, step)
+
+    read_row = history._add_row
+    monkeypatch.setattr(
+        history, "_add_row", lambda numbers, line, *at: (parsed.append(line), read_row(numbers, line, *at))
+    )
+    monkeypatch.setattr(backend, "_delete_checkpoint_files", delete)
+    backend.after_step = after_step
+    make_checkpoints(model, 0)
+    await make_trainer(20, checkpoint_retention_strategy=choose, num_rollout_workers=1, max_steps_off_policy=0).train()
+    assert backend.newest() >= 4
+    assert sorted(seen[-1]) == [1, 2, backend.newest() - 1]
+    assert {metrics.get("train/reward") for metrics in seen[-1].values()} == {0.5}
+    assert len(parsed) == len(set(parsed)) == len(read_history(model))
+
+
+async def test_checkpoints_that_cannot_be_deleted_do_not_end_the_run(
+    backend: ScriptedBackend,
+    model: Model,
+    make_trainer: MakeTrainer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(model: Model, keep: list[int]) -> None:
+        raise OSError("a read-only file system")
+
+    async def after_step(step: int) -> None:
+        make_checkpoints(model, step)
+
+    monkeypatch.setattr(backend, "_delete_checkpoint_files", fail)
+    backend.after_step = after_step
+    await make_trainer(8, checkpoint_retention_strategy=lambda context: [], num_rollout_workers=1).train()
+    assert backend.newest() == 4
+    assert "checkpoints that may go were not deleted" in caplog.text
