@@ -49,7 +49,7 @@ def constant_in(path: str, name: str) -> set[str]:
     for node in ast.parse((ROOT / "src" / "art" / path).read_text(encoding="utf-8")).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+            return {str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)}
     raise AssertionError(f"{path} has no {name}")
 
 
