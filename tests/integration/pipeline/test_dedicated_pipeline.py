@@ -68,8 +68,8 @@ def make_trainer(model: Model, backend: LocalBackend, **settings: Any) -> Pipeli
         make_group_rollout_fn(rollout, n=4),
         SCENARIOS,
         None,
-        evaluate,
         **{
+            "eval_fn": evaluate,
             "num_rollout_workers": 3,
             "min_batch_size": 2,
             "max_batch_size": 2,
@@ -80,6 +80,13 @@ def make_trainer(model: Model, backend: LocalBackend, **settings: Any) -> Pipeli
             **settings,
         },
     )
+
+
+def trained_numbers(model_dir: Path, step: int) -> list[int]:
+    """Return which scenarios a step was trained on, as its log says."""
+    path = model_dir / "trajectories" / "train" / f"{step:04d}.parquet"
+    groups = read_trajectory_groups_parquet(path) if path.exists() else []
+    return [int(str(group.trajectories[0].messages()[0]["content"]).rpartition(" ")[2]) for group in groups]
 
 
 async def kill_at(trainer: PipelineTrainer[Any, Any], backend: LocalBackend, step: int) -> None:
@@ -128,17 +135,19 @@ async def test_a_server_that_is_given_up_ends_the_run_with_its_diagnosis_and_a_n
         await model.register(backend)
         trainer = make_trainer(model, backend, max_steps=50)
         killer = asyncio.create_task(kill_at(trainer, backend, 2))
-        async with asyncio.timeout(60), model.openai_client():
+        async with model.openai_client():
             with pytest.raises(LocalServingUnavailableError, match="killed by SIGKILL") as caught:
                 await trainer.train()
         await killer
         assert caught.value.facts["exit_code"] == -signal.SIGKILL
         assert {"url", "pid", "log_path", "log_tail"} <= set(caught.value.facts)
         assert re.search("inference_restarts.*=0", str(caught.value))
+        # A step that was being trained is saved by now, or never will be; the state tells which.
         progress = (model.read_state() or {})["_pipeline_trainer"]
         newest = await model.get_step()
+        assert (progress["training_step"], progress["batch"]) == (newest, None)
         assert newest >= 2
-        assert progress["unfinished_offsets"]
+        assert len(progress["unfinished_offsets"]) >= 2
 
         await model.register(backend)
         again = make_trainer(model, backend, max_steps=2)
@@ -148,3 +157,7 @@ async def test_a_server_that_is_given_up_ends_the_run_with_its_diagnosis_and_a_n
         assert model.get_inference_name() == f"given-up@{newest + 2}"
         left = (model.read_state() or {})["_pipeline_trainer"]["unfinished_offsets"]
         assert not set(left) & set(progress["unfinished_offsets"][:2])  # they came first
+        model_dir = Path(model._get_output_dir())
+        assert list_steps(model_dir) == list(range(newest + 3))
+        trained = [number for step in range(1, newest + 3) for number in trained_numbers(model_dir, step)]
+        assert len(trained) == len(set(trained)) >= 2 * (newest + 1)  # the row of a step that was cut off is absent
