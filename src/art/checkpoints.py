@@ -166,6 +166,14 @@ def origin_after(previous: Path | None, made_by: MadeBy, base_model: str | None 
     return Origin(made_by, base_model or before.base_model, parent, before.forked_from)
 
 
+def warn_of_another_base(path: Path, base_model: str) -> None:
+    """Say if a complete checkpoint was trained on another base model than it is used on: it may fit all the same."""
+    manifest = read_manifest(path)
+    trained_on = None if manifest is None else manifest.origin.base_model
+    if trained_on is not None and trained_on != base_model:
+        logger.warning("checkpoint %s was trained on %s, and is used on %s", path, trained_on, base_model)
+
+
 def remove_abandoned_staging(model_dir: Path) -> list[Path]:
     """Remove staging folders whose writer is gone, as after a kill in the middle of saving."""
     removed = []

@@ -23,6 +23,8 @@ from art.errors import CheckpointIncompleteError
 logger = logging.getLogger(__name__)
 
 TrainingMode = Literal["rl", "sft"]
+# Averages of torch's and of bitsandbytes' AdamW.
+_LIKE_THE_PARAMETER = ("exp_avg", "exp_avg_sq", "state1", "state2")
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,19 @@ def load_training_state(
         _restore_optimizer(optimizer, parameter_names, saved)
         if "cpu_rng" in saved:  # older releases saved the optimizer only
             RandomStates(saved["cpu_rng"], tuple(saved["cuda_rng"])).restore()
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, UnpicklingError) as err:
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        UnpicklingError,
+    ) as err:
         if isinstance(err, CheckpointIncompleteError) and not OPTIONAL_FILES.issuperset(err.missing):
             raise
+        optimizer.state.clear()  # it may be half there
         logger.warning("optimizer state not restored, starting anew: path=%s cause=%s", path, err)
         return None
     mode = saved.get("mode", "rl")
@@ -127,5 +139,12 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, parameter_names: list[s
         raise ValueError("it belongs to other parameters")
     if saved["optimizer_class"] != type(optimizer).__name__:
         raise ValueError(f"it belongs to {saved['optimizer_class']}, not {type(optimizer).__name__}")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, averages in saved["optimizer"]["state"].items():
+        shapes = {tuple(averages[name].shape) for name in _LIKE_THE_PARAMETER if name in averages}
+        if shapes - {tuple(parameters[number].shape)}:
+            raise ValueError(
+                f"it belongs to weights of other shapes, such as {shapes.pop()} for {parameter_names[number]}"
+            )
     hyperparameters = copy.deepcopy(optimizer.state_dict()["param_groups"])
     optimizer.load_state_dict({"state": saved["optimizer"]["state"], "param_groups": hyperparameters})

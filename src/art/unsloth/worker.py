@@ -27,6 +27,7 @@ from art.checkpoints import (
     origin_after,
     remove_abandoned_staging,
     stage_checkpoint,
+    warn_of_another_base,
 )
 from art.dev.chat_template import resolve_chat_template
 from art.dev.model import InternalModelConfig
@@ -221,8 +222,9 @@ class TrainerWorker:
             self._trainer = trainer
         step = newest_step(self._model_dir)
         if step is None:
-            step = 0
-            self._save(step, "initial")
+            self._save(0, "initial")
+            return 0
+        warn_of_another_base(checkpoint_dir(self._model_dir, step), self._base_model)
         return step
 
     def _prepare(

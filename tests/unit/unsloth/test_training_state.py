@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from art.checkpoints import checkpoint_dir, list_steps, next_step
 from art.dev.get_model_config import get_model_config
 from art.dev.settings import TrainSettings
 from art.errors import CheckpointIncompleteError
+from art.preprocessing.sft_store import StoredSFTBatches, make_store
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.unsloth.worker import TrainerWorker
 
@@ -53,20 +56,37 @@ def make_worker(tiny_qwen3: Path) -> MakeWorker:
     return make
 
 
-def take_steps(worker: TrainerWorker, model_dir: Path, count: int) -> None:
-    """Load, train and save some steps, each with its own data, and end the worker."""
+def take_steps(worker: TrainerWorker, model_dir: Path, kinds: int | list[str]) -> None:
+    """Load, train and save some steps, each with its own data, and end the worker.
+
+    Args:
+        worker: Who does it.
+        model_dir: The model's folder.
+        kinds: "rl" or "sft" for each step; a number is so many of the former.
+    """
 
     async def run() -> None:
         await worker.load()
-        for _ in range(count):
-            step = next_step(model_dir)
-            batch = await worker.prepare(make_groups(step), SETTINGS)
-            assert batch.disk_packed_tensors is not None
-            assert batch.disk_packed_tensors["num_sequences"] > 2
-            await worker.train_step(batch.disk_packed_tensors, SETTINGS, step)
+        for kind in ["rl"] * kinds if isinstance(kinds, int) else kinds:
+            await (take_step if kind == "rl" else take_sft_step)(worker, model_dir)
         await worker.close()
 
     asyncio.run(run())
+
+
+async def take_step(worker: TrainerWorker, model_dir: Path) -> None:
+    step = next_step(model_dir)
+    batch = await worker.prepare(make_groups(step), SETTINGS)
+    assert batch.disk_packed_tensors is not None
+    assert batch.disk_packed_tensors["num_sequences"] > 2
+    await worker.train_step(batch.disk_packed_tensors, SETTINGS, step)
+
+
+async def take_sft_step(worker: TrainerWorker, model_dir: Path) -> None:
+    step = next_step(model_dir)
+    rows = [trajectory for group in make_groups(step)[:2] for trajectory in group]
+    part = await worker.prepare_sft(rows, make_store(model_dir / "tensors"), first_index=0, batch_size=2)
+    await worker.train_sft_step(StoredSFTBatches([part], [1e-2, 5e-3, 2e-3]), step)
 
 
 def weights(model_dir: Path, step: int) -> dict[str, torch.Tensor]:
@@ -99,6 +119,26 @@ def test_third_step_after_a_restart_is_that_of_a_run_without_one(
     assert difference(weights(forgetful, 2), weights(straight, 2)) == 0
     assert difference(weights(forgetful, 3), weights(straight, 3)) > 1e-3  # the test could see it
     assert "not restored" not in caplog.text
+
+
+@pytest.mark.parametrize("kinds", [["sft", "sft", "sft"], ["sft", "rl", "sft"], ["sft", "rl", "rl"]], ids="-".join)
+def test_a_restart_changes_no_step_of_fine_tuning_nor_the_change_between_both_kinds(
+    make_worker: MakeWorker, tmp_path: Path, kinds: list[str]
+) -> None:
+    straight, stopped, forgetful = (tmp_path / name for name in ("straight", "stopped", "forgetful"))
+    torch.manual_seed(5)
+    take_steps(make_worker(straight), straight, kinds)
+    torch.manual_seed(5)
+    take_steps(make_worker(stopped), stopped, kinds[:2])
+    shutil.copytree(stopped, forgetful)
+    torch.manual_seed(99)  # a new process starts with another state
+    take_steps(make_worker(stopped), stopped, kinds[2:])
+    assert difference(weights(stopped, 3), weights(straight, 3)) < 1e-7
+
+    torch.manual_seed(99)
+    (checkpoint_dir(forgetful, 2) / "trainer_state.pt").unlink()
+    take_steps(make_worker(forgetful), forgetful, kinds[2:])
+    assert difference(weights(forgetful, 3), weights(straight, 3)) > 1e-4  # the test could see it
 
 
 def test_only_the_newest_checkpoint_holds_the_state_and_each_says_what_made_it(
@@ -158,6 +198,59 @@ def test_what_changed_on_the_disk_is_not_trained_on(
         take_steps(make_worker(tmp_path), tmp_path, 0)
 
 
+def test_another_base_model_of_the_same_shape_is_said(
+    make_worker: MakeWorker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    take_steps(make_worker(tmp_path), tmp_path, 0)
+    take_steps(make_worker(tmp_path), tmp_path, 0)
+    assert "was trained on" not in caplog.text
+    path = checkpoint_dir(tmp_path, 0)
+    manifest = read_manifest(path)
+    assert manifest is not None
+    replace(manifest, origin=Origin("rl", "another/model")).write(path)
+    take_steps(make_worker(tmp_path), tmp_path, 0)
+    assert "was trained on another/model, and is used on " in caplog.text
+
+
+def make_optimizer(size: int) -> torch.optim.Optimizer:
+    parameter = torch.nn.Parameter(torch.ones(size))
+    parameter.grad = torch.ones(size)
+    return torch.optim.AdamW([parameter], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda state: {**state, "parameter_names": ["v"]}, "other parameters"),
+        (lambda state: {**state, "optimizer_class": "SGD"}, "it belongs to SGD"),
+        (lambda state: {**state, "optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}}, "other shapes"),
+        (lambda state: {**state, "optimizer": {"state": {1: {}}}}, "index out of range"),
+        (lambda state: {**state, "optimizer": {"state": [1]}}, "items"),
+        (lambda state: {**state, "cpu_rng": torch.ones(1)}, "RNG"),
+        (lambda state: [state], "list"),
+    ],
+)
+def test_state_of_another_training_is_left_behind_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Any], Any], complaint: str
+) -> None:
+    from art.unsloth.training_state import load_training_state, save_training_state
+    from tests.support.tiny_checkpoints import save_checkpoint
+
+    optimizer = make_optimizer(2)
+    optimizer.step()
+    path = save_checkpoint(tmp_path, 1)
+    (path / "manifest.json").unlink()
+    save_training_state(path, optimizer=optimizer, parameter_names=["w"], mode="rl", device=torch.device("cpu"))
+    file = path / "trainer_state.pt"
+    torch.save(change(torch.load(file, weights_only=True)), file)
+    resumed = make_optimizer(2)
+    assert load_training_state(path, optimizer=resumed, parameter_names=["w"]) is None
+    assert not resumed.state
+    assert "optimizer state not restored, starting anew" in caplog.text
+    assert complaint in caplog.text
+    resumed.step()
+
+
 @pytest.mark.parametrize(
     ("saved", "then", "expected"), [("sft", "rl", set()), ("rl", "rl", {1.0}), (None, "rl", {1.0})]
 )
@@ -167,17 +260,12 @@ def test_averages_of_another_kind_of_training_are_left_behind_also_after_a_resta
     from art.unsloth.training_state import forget_training_state, load_training_state, save_training_state
     from tests.support.tiny_checkpoints import save_checkpoint
 
-    def make() -> torch.optim.Optimizer:
-        parameter = torch.nn.Parameter(torch.ones(2))
-        parameter.grad = torch.ones(2)
-        return torch.optim.AdamW([parameter], lr=0.1)
-
-    optimizer = make()
+    optimizer = make_optimizer(2)
     optimizer.step()
     path = save_checkpoint(tmp_path, 1)
     (path / "manifest.json").unlink()
     save_training_state(path, optimizer=optimizer, parameter_names=["w"], mode=saved, device=torch.device("cpu"))
-    resumed = make()
+    resumed = make_optimizer(2)
     mode = load_training_state(path, optimizer=resumed, parameter_names=["w"])
     assert mode == saved
     if mode not in (None, then):
