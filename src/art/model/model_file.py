@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pydantic_core
 
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.json"
 OWNER_ONLY = 0o600
-_SECRET_NAME = re.compile(r"(^|_)(api_?key|(hf|access|auth)_token|password|client_secret|secret_key)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|secret|token|password|passwd|credentials?|authorization|"
+    r"cookie)$",
+    re.IGNORECASE,
+)
+# What a tokenizer calls its special tokens, which are no secrets.
+_VOCABULARY = re.compile(r"(bos|eos|pad|unk|sep|cls|mask|image|video|audio|stop|start|end)_token$", re.IGNORECASE)
 
 
 def check_config(config: Any) -> None:
@@ -35,8 +42,9 @@ def check_config(config: Any) -> None:
 def write_model_json(model: Model[Any, Any], model_dir: str | Path) -> None:
     """Write a model's description into its folder: in one step, readable by the owner only, without secrets.
 
-    What is left out: `inference_api_key`, and every key, at any depth, whose name says that it holds a secret
-    (an API key, a Hugging Face token, a password). Values without a JSON form are written as text.
+    What is left out: `inference_api_key`; every key, at any depth, whose name says that it holds a secret (an API key,
+    a token of a hub, a password, an authorization header); and what an address carries of the kind (user and
+    password, query parameters with such names). Values without a JSON form are written as text.
     """
     fields = pydantic_core.to_jsonable_python(model.model_dump(mode="json"), fallback=str)
     text = json.dumps(without_secrets(fields), indent=2)
@@ -46,7 +54,23 @@ def write_model_json(model: Model[Any, Any], model_dir: str | Path) -> None:
 def without_secrets(value: Any) -> Any:
     """Leave out what `write_model_json` leaves out."""
     if isinstance(value, dict):
-        return {key: without_secrets(item) for key, item in value.items() if not _SECRET_NAME.search(key)}
+        return {key: without_secrets(item) for key, item in value.items() if not _is_secret(key)}
     if isinstance(value, list):
         return [without_secrets(item) for item in value]
-    return value
+    return _address_without_secrets(value) if isinstance(value, str) and "://" in value else value
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET_NAME.search(name) is not None and _VOCABULARY.search(name) is None
+
+
+def _address_without_secrets(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # not an address
+        return text
+    host = parts.netloc.rpartition("@")[2]
+    parameters = [each for each in parts.query.split("&") if not _is_secret(each.partition("=")[0])]
+    if host == parts.netloc and "&".join(parameters) == parts.query:
+        return text
+    return urlunsplit(parts._replace(netloc=host, query="&".join(parameters)))

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from art.model import Model, TrainableModel, write_model_json
@@ -45,6 +46,45 @@ def test_secrets_are_left_out_and_the_rest_is_kept(tmp_path: Path) -> None:
     text = (tmp_path / "new" / "model.json").read_text()
     assert "sk-" not in text
     assert "hf-secret" not in text
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("init_args", "token"),
+        ("trainer_args", "hub_token"),
+        ("trainer_args", "push_to_hub_token"),
+        ("engine_args", "hf_token"),
+        ("headers", "Authorization"),
+        ("headers", "X-Api-Key"),
+        ("headers", "Cookie"),
+        ("env", "AWS_SECRET_ACCESS_KEY"),
+        ("env", "WANDB_API_KEY"),
+        ("db", "password"),
+        ("db", "client_secret"),
+    ],
+)
+def test_names_that_say_secret_are_left_out_at_any_depth(section: str, name: str, tmp_path: Path) -> None:
+    kept = {"eos_token": "</s>", "max_tokens": 5, "sort_key": "a", "tokenizer": "t"}
+    model = Model(name="agent", project="mail", config={"list": [{section: {name: "hush", **kept}}]})  # type: ignore[type-var]
+    assert write_and_read(model, tmp_path)["config"] == {"list": [{section: kept}]}
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("https://user:hush@host:8/v1?api-key=hush&version=2#part", "https://host:8/v1?version=2#part"),
+        ("https://hush@host/v1", "https://host/v1"),
+        ("https://host/v1?version=2&x=", "https://host/v1?version=2&x="),
+        ("postgres://u:hush@db/x", "postgres://db/x"),
+        ("see http://[ for more", "see http://[ for more"),
+        ("mail me@host", "mail me@host"),
+    ],
+)
+def test_addresses_lose_their_secrets(address: str, written: str, tmp_path: Path) -> None:
+    model = Model(name="agent", project="mail", inference_base_url=address)
+    assert write_and_read(model, tmp_path)["inference_base_url"] == written
+    assert model.inference_base_url == address
 
 
 def test_only_the_owner_reads_it(tmp_path: Path) -> None:
