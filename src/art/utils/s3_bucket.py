@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ class RemoteFile:
 
     Attributes:
         etag: Without its quotation marks.
+        written_at: When, by the server's clock; in whole seconds on most servers.
     """
 
     key: str
     size_bytes: int
     etag: str
+    written_at: datetime
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Bucket:
         with self._telling("list", prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
             return [
-                RemoteFile(entry["Key"], int(entry["Size"]), entry["ETag"].strip('"'))
+                RemoteFile(entry["Key"], int(entry["Size"]), entry["ETag"].strip('"'), entry["LastModified"])
                 for page in pages
                 for entry in page.get("Contents", [])
             ]

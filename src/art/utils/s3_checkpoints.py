@@ -218,9 +218,15 @@ def _has_same(path: Path, manifest: Manifest | None, bucket: Bucket, checkpoint:
 
 
 def _is_there(manifest: Manifest, bucket: Bucket, checkpoint: RemoteCheckpoint) -> bool:
-    """Tell whether a checkpoint was sent before: the same manifest lies there, and all that it lists, by size."""
+    """Tell whether a checkpoint was sent before: the same manifest lies there, and all that it lists, by size.
+
+    The manifest was sent last. What was written after it is not what was sent then, and is looked at again.
+    """
     found, missing = _examine(bucket, checkpoint)
-    return found == manifest and not missing
+    if found != manifest or missing:
+        return False
+    sent_at = checkpoint.files[MANIFEST_FILE].written_at
+    return all(remote.written_at <= sent_at for remote in checkpoint.files.values())
 
 
 def _is_needed(path: Path) -> bool:

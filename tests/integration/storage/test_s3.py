@@ -8,6 +8,7 @@ import logging
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,25 @@ def test_other_content_than_was_sent_is_not_taken(here: Path, tmp_path: Path, na
     assert 3 not in list_steps(model_dir(tmp_path / "fresh"))
     assert contents(model_dir(there)) == before
     assert list(checkpoints_dir(model_dir(tmp_path / "fresh")).glob(".*")) == []
+
+
+def test_pushing_again_mends_what_was_changed_in_the_bucket(here: Path, tmp_path: Path) -> None:
+    push(here)
+    name = "checkpoints/0003/adapter_model.safetensors"
+
+    def written_at(name: str) -> datetime:
+        when: datetime = plain_client().head_object(Bucket=BUCKET, Key=ROOT + name)["LastModified"]
+        return when
+
+    good = get(name)
+    corrupt(name)
+    while written_at(name) <= written_at("checkpoints/0003/manifest.json"):
+        put(name, get(name), **plain_client().head_object(Bucket=BUCKET, Key=ROOT + name)["Metadata"])
+    assert get(name) != good
+    push(here)
+    assert get(name) == good
+    pull(tmp_path / "there")
+    verify_checkpoint(checkpoint_dir(model_dir(tmp_path / "there"), 3), digests=True)
 
 
 def test_content_that_arrives_otherwise_is_noticed_while_pushing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
