@@ -128,9 +128,12 @@ class CheckpointTransferMethods:
         Raises:
             CheckpointUnavailableError: There is no such checkpoint. It is a FileNotFoundError and a ValueError.
             CheckpointError: It is incomplete, or the file system refused.
-            ConfigurationError: The model is running, and fetching the checkpoint would change what it goes on from.
+            ConfigurationError: `step` is something else, or the model is running, and fetching the checkpoint would
+                change what it goes on from.
             S3SyncError: It could not be fetched, or did not arrive as it was.
         """
+        if step not in (None, "latest") and type(step) is not int:
+            raise ConfigurationError(f'step is {step!r}; it must be a number, "latest" or None')
         model_dir = self._model_dir(model)
         bucket_name = s3_bucket or model._s3_bucket
         key = model_prefix(model.name, model.project, prefix if prefix is not None else model._s3_prefix)

@@ -226,6 +226,8 @@ def test_pull_without_a_bucket_finds_what_is_here(tmp_path: Path) -> None:
     assert pull(tmp_path, model, step=0) == checkpoint_dir(folder_of(tmp_path, "m"), 0)
     with pytest.raises(FileNotFoundError, match="no bucket is named"):
         pull(tmp_path, model, step=3)
+    with pytest.raises(ConfigurationError, match="step is '3'"):
+        pull(tmp_path, model, step="3")  # not the newest in its place
 
 
 def test_checkpoint_is_copied_to_a_folder_of_the_users(tmp_path: Path) -> None:
