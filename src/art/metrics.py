@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import Token
 from dataclasses import dataclass, field
 from typing import Any
@@ -306,3 +306,10 @@ class MetricsBuilder:
         with self._shared.lock:
             self._shared.totals = totals
             self._shared.scenario_ids = scenario_ids
+
+    def add_totals(self, sums: Mapping[str, float], scenario_ids: Iterable[str]) -> None:
+        """Add to the totals what others have counted."""
+        with self._shared.lock:
+            for key, value in sums.items():
+                self._shared.totals[key] = self._shared.totals.get(key, 0.0) + value
+            self._shared.scenario_ids.update(scenario_ids)

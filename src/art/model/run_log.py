@@ -65,6 +65,7 @@ class RunLog:
     def __init__(self, *, started_monotonic_s: float) -> None:
         self._builder = MetricsBuilder(TRAIN_SPLIT)
         self._totals_of: Path | None = None
+        self._stored_sums: dict[str, float] = {}  # as this object knows them
         self._started_monotonic_s = started_monotonic_s
         self._last_train_monotonic_s = started_monotonic_s
         self._last_train_step: int | None = None
@@ -76,8 +77,10 @@ class RunLog:
         with self._loading:
             if self._totals_of != model_dir:
                 state = StateFile(model_dir).read() or {}
-                if METRICS_BUILDER_STATE_KEY in state:
-                    self._builder.load_totals(state[METRICS_BUILDER_STATE_KEY])
+                totals = state.get(METRICS_BUILDER_STATE_KEY)
+                if totals is not None:
+                    self._builder.load_totals(totals)
+                self._stored_sums = _sums_of(totals)
                 self._totals_of = model_dir
             return self._builder
 
@@ -108,8 +111,7 @@ class RunLog:
             builder.add_metrics(sums)
             if entry.groups is not None and entry.split == TRAIN_SPLIT:
                 builder.add_data(scenario_ids=summarize_trajectory_groups(entry.groups).scenario_ids)
-            self.write_row(averages | builder.flush_now(), entry.split, entry.step, model_dir, sink=sink)
-            StateFile(model_dir).put(METRICS_BUILDER_STATE_KEY, builder.state_dict())
+            self.write_row(averages | self._flush(builder, model_dir), entry.split, entry.step, model_dir, sink=sink)
             if entry.split == TRAIN_SPLIT and entry.step != self._last_train_step:
                 self._last_train_step, self._last_train_monotonic_s = entry.step, time.monotonic()
 
@@ -128,6 +130,21 @@ class RunLog:
             _append_line(model_dir / HISTORY_FILE, json.dumps(row, allow_nan=False))
         if sink is not None:
             sink({key: value for key, value in named.items() if math.isfinite(value)} | step_facts)
+
+    def _flush(self, builder: MetricsBuilder, model_dir: Path) -> dict[str, float]:
+        row: dict[str, float] = {}
+
+        def add_up(stored: Any) -> dict[str, Any]:
+            # Other processes may log for the same model: what they have added since counts, too.
+            others = {key: value - self._stored_sums.get(key, 0.0) for key, value in _sums_of(stored).items()}
+            builder.add_totals(others, (stored or {}).get("unique_scenario_ids") or ())
+            row.update(builder.flush_now())
+            totals = builder.state_dict()
+            self._stored_sums = _sums_of(totals)
+            return totals
+
+        StateFile(model_dir).change(METRICS_BUILDER_STATE_KEY, add_up)
+        return row
 
     def _add_missing(self, sums: dict[str, float], *, given: set[str], entry: LogEntry) -> None:
         found: dict[str, float] = {}
@@ -199,6 +216,10 @@ def qualify_key(key: str, split: str) -> str:
     if split in METRIC_SPLITS and slash and section in METRIC_SECTIONS | METRIC_SPLITS:
         return key
     return f"{split}/{key}"
+
+
+def _sums_of(totals: Mapping[str, Any] | None) -> dict[str, float]:
+    return {key: float(value) for key, value in ((totals or {}).get("cum_state") or {}).items()}
 
 
 def _refuse_reserved(key: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,12 @@ class StateFile:
             DataError: The file does not hold a JSON object.
         """
         try:
-            text = self._path.read_text(encoding="utf-8")
+            content = self._path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            state = json.loads(text)
-        except json.JSONDecodeError as err:
+            state = json.loads(content)
+        except ValueError as err:  # no JSON, or no text
             raise DataError(
                 f"{self._path} is not valid JSON ({err}); repair it, or move it away to start anew"
             ) from err
@@ -61,8 +61,13 @@ class StateFile:
 
     def put(self, key: str, value: Any) -> None:
         """Set one key as a whole."""
+        self.change(key, lambda _: value)
+
+    def change(self, key: str, change: Callable[[Any], Any]) -> None:
+        """Set one key to what a function makes of its value, which is None at first; nobody else writes meanwhile."""
         with self._locked():
-            self._write({**(self.read() or {}), key: value})
+            state = self.read() or {}
+            self._write({**state, key: change(state.get(key))})
 
     def _write(self, state: Mapping[str, Any]) -> None:
         atomic_files.write_text(self._path, json.dumps(state, indent=2))

@@ -328,6 +328,23 @@ def test_concurrent_logs_lose_nothing(tmp_path: Path) -> None:
     assert max(row["costs/cum/x"] for row in rows(tmp_path)) == 20.0
 
 
+def test_totals_of_two_that_log_for_one_model_add_up(tmp_path: Path) -> None:
+    first, second = prompted(tmp_path), prompted(tmp_path)
+    first.metrics_builder().add_data(scenario_ids=["a"])
+    log(first, metrics={"costs/x": 1.0}, split="train", step=1)
+    second.metrics_builder().add_data(scenario_ids=["b"])
+    log(second, metrics={"costs/x": 10.0}, split="train", step=1)
+    log(first, metrics={"costs/x": 100.0}, split="train", step=2)
+    log(first, metrics={"costs/y": 1.0}, split="train", step=3)
+    first.metrics_builder().add_data(scenario_ids=["b"])
+    log(first, metrics={"costs/x": 0.0}, split="train", step=4)
+
+    assert [row.get("costs/cum/x") for row in rows(tmp_path)] == [1.0, 11.0, 111.0, None, 111.0]
+    assert rows(tmp_path)[-1]["data/cum/num_unique_scenarios"] == 2.0
+    log(prompted(tmp_path), metrics={"costs/x": 1.0}, split="train", step=5)
+    assert rows(tmp_path)[-1]["costs/cum/x"] == 112.0
+
+
 def test_log_metrics_writes_a_row_as_it_is(tmp_path: Path) -> None:
     prompted(tmp_path)._log_metrics({"reward": 1.0, "loss/train": 2.0}, "train", 4)
     (row,) = rows(tmp_path)
