@@ -34,6 +34,7 @@ from art.local.sft import train_sft
 from art.local.train_options import build_configs
 from art.metrics_taxonomy import average_metric_samples, summarize_trajectory_groups
 from art.model import Model, TrainableModel
+from art.model.awaited_call import only_awaited
 from art.model.model_file import write_model_json
 from art.model.openai_client import affordable_connections, rollout_timeout
 from art.model.training_input import require_groups
@@ -120,6 +121,7 @@ class LocalBackend(CheckpointTransferMethods):
         if isinstance(model, TrainableModel):
             await asyncio.to_thread(model._get_wandb_run)
 
+    @only_awaited("backend.train gives nothing to iterate over: write `result = await backend.train(model, groups, …)`")
     async def train(
         self,
         model: TrainableModel[Any, Any],

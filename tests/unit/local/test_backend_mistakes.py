@@ -50,3 +50,11 @@ def test_misspelt_configuration_is_refused_before_anything_starts(backend: Local
         asyncio.run(model.register(backend))
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_iterating_over_training_says_to_await_it(backend: LocalBackend) -> None:
+    model: Any = art.TrainableModel(name="m", project="p", base_model="b")
+
+    with pytest.raises(TypeError, match=r"write `result = await backend\.train\(model, groups, …\)`"):
+        for _ in backend.train(model, []):  # type: ignore[attr-defined]
+            pass
