@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from art.errors import ARTError, ConfigurationError
+from art.errors import ARTError, ConfigurationError, PipelineStalledError
 from art.gather_context import find_fatal_error
 from art.pipeline_trainer.settings import TrainOptions
 from art.pipeline_trainer.types import AnyTrainableModel
@@ -80,11 +80,27 @@ class BackendSupport:
         outcome: TrainOutcome = await self.backend.train(self.model, groups, **options)
         return outcome
 
-    async def serve_newest(self) -> None:
-        """Have rollouts get the newest step, where the backend can see to that."""
+    async def newest_step(self, *, limit_s: float | None) -> int:
+        """Give the newest step, which rollouts get from now on, where the backend can see to that.
+
+        Raises:
+            PipelineStalledError: The backend did not do so in time.
+        """
         serve = getattr(self.backend, "serve_newest", None)
-        if serve is not None:
-            await serve(self.model)
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                if serve is not None:
+                    await serve(self.model)
+                return await self.model.get_step()
+        except TimeoutError as err:
+            if limit_s is None or not limit.expired():
+                raise
+            raise PipelineStalledError(
+                f"the backend did not serve its newest step within {limit_s:g} s, so that the pipeline did not start",
+                report=self.describe_serving(),
+                waited_s=limit_s,
+            ) from err
 
     @contextlib.asynccontextmanager
     async def lease(self, step: int) -> AsyncIterator[str | None]:

@@ -102,10 +102,15 @@ class PipelineRun:
         self._saves += 1
         await asyncio.to_thread(self._write, self._saves, self.progress())
 
-    def save_now(self) -> None:
-        """Write the progress at once, for good."""
+    def save_at_end(self, *, has_failed: bool) -> None:
+        """Write the progress at once, for good; of a run that has failed, that failure is what its caller learns."""
         self._saves += 1
-        self._write(self._saves, self.progress())
+        try:
+            self._write(self._saves, self.progress())
+        except Exception:
+            if not has_failed:
+                raise
+            logger.exception("the progress was not saved at the end: a new run goes on from what was saved before")
 
     def progress(self) -> SavedProgress:
         """Give the progress in the form that is kept."""

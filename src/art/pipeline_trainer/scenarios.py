@@ -50,6 +50,7 @@ class ScenarioSource(Generic[ScenarioT]):
         self._max_attempts = max_attempts
         self._drawn = 0
         self._is_exhausted = False
+        self._was_cut_off = False  # a generator that is cancelled, or fails, has ended
         self._unfinished: set[int] = set()
         self._handed: dict[int, Handout[ScenarioT]] = {}
         self._again: deque[Handout[ScenarioT]] = deque()
@@ -125,8 +126,17 @@ class ScenarioSource(Generic[ScenarioT]):
         try:
             scenario = await anext(self._iterator)
         except StopAsyncIteration:
+            if self._was_cut_off:
+                raise RuntimeError(
+                    "the iterator of scenarios has ended because it failed, or the run before was stopped while it "
+                    "waited for a scenario; make a new trainer with a new iterator, which goes on from there"
+                ) from None
             self._is_exhausted = True
             return None
+        except BaseException:
+            self._was_cut_off = True
+            raise
+        self._was_cut_off = False
         self._drawn += 1
         return self._drawn - 1, scenario
 

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from art.errors import DataError
+from art.model.state import PIPELINE_STATE_KEY
+
 logger = logging.getLogger(__name__)
 
 
@@ -65,9 +68,24 @@ class SavedProgress:
     batch_offsets: tuple[int, ...] = ()
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> SavedProgress:
-        """Read what `to_json` gave, or what another release stored under the same key."""
+    def from_json(cls, stored: Any) -> SavedProgress:
+        """Read what `to_json` gave, or what another release stored under the same key.
+
+        Raises:
+            DataError: It is neither.
+        """
+        try:
+            return cls._from_json(stored)
+        except (AttributeError, TypeError, ValueError) as err:
+            raise DataError(
+                f"the progress of the pipeline in the model's state.json, under {PIPELINE_STATE_KEY!r}, cannot be read "
+                f"({err}); repair it, remove that key, or begin anew with resume=False"
+            ) from err
+
+    @classmethod
+    def _from_json(cls, stored: Mapping[str, Any]) -> SavedProgress:
         batch = stored.get("batch") or {}
+        step = batch.get("step")
         return cls(
             scenario_offset=int(stored.get("scenario_offset") or 0),
             total_scenarios_consumed=int(stored.get("total_scenarios_consumed") or 0),
@@ -76,7 +94,7 @@ class SavedProgress:
             completed_eval_steps=_steps(stored.get("completed_eval_steps")),
             pending_eval_steps=_steps(stored.get("pending_eval_steps")),
             unfinished_offsets=_steps(stored.get("unfinished_offsets")),
-            batch_step=batch.get("step"),
+            batch_step=None if step is None else int(step),
             batch_offsets=_steps(batch.get("offsets")),
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from art.errors import PipelineStalledError
 from art.pipeline_trainer.eval_stage import EvalStage
+from art.pipeline_trainer.loop_watch import LoopWatch
 from art.pipeline_trainer.rollout_stage import RolloutStage
 from art.pipeline_trainer.run import PipelineRun
 from art.pipeline_trainer.training_stage import TrainingStage
@@ -62,6 +63,7 @@ class Supervisor:
         evals = self._start("evaluation", self._evals.run())
         self._start("status", self._show_status())
         self._start("watchdog", watchdog.run())
+        self._start("loop watch", LoopWatch(self.report).run())
         stop = self._start("stop", self._wait_for_stop())
         is_closed = False
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import signal
@@ -15,6 +16,7 @@ from art.pipeline_trainer.activity import Activity
 from art.pipeline_trainer.backend_support import BackendSupport
 from art.pipeline_trainer.checkpoint_retention import CheckpointRetentionStrategy
 from art.pipeline_trainer.eval_stage import EvalStage
+from art.pipeline_trainer.exclusive import only_pipeline_of
 from art.pipeline_trainer.group_queue import GroupQueue
 from art.pipeline_trainer.group_rollouts import make_group_rollout_fn
 from art.pipeline_trainer.retention import CheckpointKeeper
@@ -191,17 +193,18 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             TooManyRolloutFailuresError: Too many groups in a row failed, or all did.
             PipelineStalledError: Nothing happened for `stall_timeout_s`; the error says what every part was doing.
             KeyboardInterrupt: A second SIGINT came.
-            RuntimeError: The trainer is running already.
+            RuntimeError: The trainer is running already, or another one of the same model.
+            DataError: The model's `state.json` is broken.
         """
         if self._task is not None:
             raise RuntimeError("this trainer is running already: await its first train() before you call it again")
         self._task = asyncio.current_task()
         self._interrupt = None
         try:
-            if handle_signals:
-                with stop_on_signals(self._on_signal):
-                    await self._train()
-            else:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(only_pipeline_of(self.model._model_dir()))
+                if handle_signals:
+                    stack.enter_context(stop_on_signals(self._on_signal))
                 await self._train()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -236,10 +239,12 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         rollouts, evals = RolloutStage(run, self.rollout_fn), EvalStage(run, self.eval_fn, keeper)
         training = TrainingStage(run, rollouts, evals, keeper)
         supervisor = Supervisor(run, rollouts, training, evals, self._stop)
+        has_failed = True
         try:
             evals.schedule_first(left_over, is_resumed=is_resumed)
             run.status.start(initial_step=run.start_step)
             await supervisor.run()
+            has_failed = False
         finally:
             try:
                 if supervisor.has_training_ended:
@@ -249,14 +254,13 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
                 self._last_progress = run.progress()
                 run.status.flush()
                 run.status.close()
-                run.save_now()
+                run.save_at_end(has_failed=has_failed)
 
     async def _begin(self) -> tuple[PipelineRun, tuple[int, ...], bool]:
         """Find out where the run starts."""
         support = BackendSupport(self.model, self.backend, TrainOptions.of(self))
         support.check()
-        await support.serve_newest()
-        start_step = await self.model.get_step()
+        start_step = await support.newest_step(limit_s=self.stall_timeout_s)
         progress, is_resumed = self._load_progress(start_step)
         _warn_of_other_name(support.current_name(), start_step)
         state = self.state
@@ -293,7 +297,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             return progress, True
         self._source = ScenarioSource(self.scenarios, max_attempts=self.max_scenario_attempts)
         stored = (self.model.read_state() or {}).get(PIPELINE_STATE_KEY) if self.resume else None
-        if not isinstance(stored, dict):
+        if stored is None:
             return SavedProgress(training_step=start_step), False
         progress = SavedProgress.from_json(stored).settled(start_step)
         self._source.resume(progress.scenario_offset, progress.unfinished_offsets)

@@ -319,10 +319,12 @@ async def test_the_history_is_read_once_however_often_checkpoints_are_chosen(
     async def after_step(step: int) -> None:
         make_checkpoints(model, step)
 
+    def add_row(numbers: Any, line: bytes, *at: Any) -> None:
+        parsed.append(line)
+        read_row(numbers, line, *at)
+
     read_row = history._add_row
-    monkeypatch.setattr(
-        history, "_add_row", lambda numbers, line, *at: (parsed.append(line), read_row(numbers, line, *at))
-    )
+    monkeypatch.setattr(history, "_add_row", add_row)
     monkeypatch.setattr(backend, "_delete_checkpoint_files", delete)
     backend.after_step = after_step
     make_checkpoints(model, 0)

@@ -47,3 +47,33 @@ def test_outside_the_main_thread_nothing_is_touched(outer: list[int]) -> None:
     thread.start()
     thread.join()
     assert handlers == [signal.getsignal(signal.SIGTERM)]
+
+
+@pytest.mark.asyncio
+async def test_runs_that_listen_at_once_are_all_told_and_may_end_in_any_order(outer: list[int]) -> None:
+    told: list[str] = []
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    first, second = (
+        stop_on_signals(lambda number, count, name=name: told.append(f"{name} {count}"))  # type: ignore[misc]
+        for name in ("first", "second")
+    )
+    first.__enter__()
+    second.__enter__()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0)
+    assert sorted(told) == ["first 1", "second 1"]
+    first.__exit__(None, None, None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0)
+    assert sorted(told) == ["first 1", "second 1", "second 2"]
+    assert outer == []
+    second.__exit__(None, None, None)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.asyncio
+async def test_the_third_signal_passes_all_runs_by(outer: list[int]) -> None:
+    with stop_on_signals(lambda number, count: None), stop_on_signals(lambda number, count: None):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert outer == [signal.SIGTERM]
