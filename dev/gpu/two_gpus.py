@@ -321,15 +321,15 @@ def main() -> int:
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--memory", type=float, default=0.4, help="the server's share where both share one GPU")
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs: the engine starts in half the time")
-    parser.add_argument("--no-faults", action="store_true")
+    parser.add_argument("--faults", default="busy,stopped,killed", help="in this order; none where it is empty")
     parser.add_argument("--path", type=Path, default=Path("/tmp/art-two-gpus"))
     parser.add_argument("--result", type=Path, default=RESULT)
     args = parser.parse_args()
     shutil.rmtree(args.path, ignore_errors=True)
     args.path.mkdir(parents=True, exist_ok=True)
     os.environ[FILE_VARIABLE] = str(args.path / "busy")
-    quarter = args.steps // 4
-    faults = {} if args.no_faults else {quarter: "busy", 2 * quarter: "stopped", 3 * quarter: "killed"}
+    kinds = [kind for kind in args.faults.split(",") if kind]
+    faults = {args.steps * (index + 1) // (len(kinds) + 1): kind for index, kind in enumerate(kinds)}
     plan = [("dedicated", args.steps, faults)] + [("shared", args.shared_steps, {})] * bool(args.shared_steps)
     results: dict[str, Any] = {"benchmark": args.result.stem}
     if not args.gpus:

@@ -16,8 +16,8 @@ TASKS = Path("/proc/self/task")
 async def beat(pauses_s: list[float]) -> None:
     """Append the length of each turn of the loop, for ever.
 
-    Time in which the machine ran something else, although a thread of this process was ready, is taken off: each of them
-    may have held the interpreter's lock meanwhile. On a busy machine it says nothing about the loop.
+    Time in which the machine ran something else, although a thread of this process was ready, is taken off: each of
+    them may have held the interpreter's lock meanwhile. On a busy machine it says nothing about the loop.
     """
     last_s, last_ready_s = time.monotonic(), _ready_s()
     while True:
