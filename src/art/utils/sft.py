@@ -294,7 +294,7 @@ def _shuffled_lines(path: Path, buffer_size: int, rng: random.Random) -> Iterato
 def _parse_row(line: bytes, where: str) -> Trajectory:
     try:
         row = json.loads(line)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise DataError(f"{where}: not JSON: {err}") from err
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not messages:
@@ -302,7 +302,7 @@ def _parse_row(line: bytes, where: str) -> Trajectory:
     try:
         return Trajectory(messages_and_choices=messages, tools=row.get("tools"), reward=0.0)
     except pydantic.ValidationError as err:
-        raise DataError(f"{where}: {err.errors()[0]['msg']}") from err
+        raise DataError(f"{where}: {err.errors()[0]['msg'].removeprefix('Value error, ')}") from err
 
 
 def _checked_path(file_path: str) -> Path:
