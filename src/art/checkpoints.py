@@ -232,12 +232,21 @@ def rewrite_checkpoint(path: Path) -> Iterator[Path]:
 
 
 def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
-    """Delete every numbered checkpoint folder whose step is not in `keep`; return the deleted steps."""
+    """Delete every numbered checkpoint folder whose step is not in `keep`; return the deleted steps.
+
+    Raises:
+        CheckpointError: The file system refused.
+    """
     deleted = []
     for step, path in _numbered_folders(model_dir):
         if step in keep:
             continue
-        remove(set_aside(path, _DELETED_PREFIX))
+        try:
+            remove(set_aside(path, _DELETED_PREFIX))
+        except FileNotFoundError:
+            continue  # somebody else was faster
+        except OSError as err:
+            raise CheckpointError(f"checkpoint {path} not deleted: {err}") from err
         deleted.append(step)
     return sorted(deleted)
 

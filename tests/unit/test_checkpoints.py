@@ -142,6 +142,23 @@ def test_a_deleted_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
     checkpoints.verify_checkpoint(elsewhere, digests=True)
 
 
+def test_a_file_system_that_refuses_to_delete_is_a_checkpoint_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+
+    def refuse(path: Path, target: Path) -> Path:
+        raise error
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    error: OSError = OSError(30, "Read-only file system")
+    with pytest.raises(CheckpointError, match=r"0001 not deleted: .*Read-only file system"):
+        checkpoints.delete_checkpoints(tmp_path, keep={2})
+    error = FileNotFoundError(2, "No such file or directory")  # deleted by another program meanwhile
+    assert checkpoints.delete_checkpoints(tmp_path, keep={2}) == []
+
+
 def test_full_disk_is_a_checkpoint_error(tmp_path: Path) -> None:
     def write_to_full_disk() -> None:
         with checkpoints.stage_checkpoint(tmp_path, 1) as staging:

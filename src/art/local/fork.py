@@ -50,7 +50,10 @@ def held_folder(model_dir: Path) -> Iterator[None]:
 @contextmanager
 def _ready_for(model_dir: Path, parent: ParentCheckpoint) -> Iterator[bool]:
     """Hold a model's folder; gives False where it has gone on from that very checkpoint already."""
-    model_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        model_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise CheckpointError(f"step {parent.step} not forked: {model_dir} cannot be made: {err}") from err
     with held_folder(model_dir):
         highest = next_step(model_dir) - 1
         newest = newest_step(model_dir)

@@ -170,6 +170,13 @@ def test_fork_from_a_rotten_checkpoint_is_refused(tmp_path: Path) -> None:
     assert list_steps(folder_of(tmp_path, "new")) == []
 
 
+def test_fork_into_what_cannot_be_a_folder_says_so(tmp_path: Path) -> None:
+    save_checkpoint(folder_of(tmp_path, "old"), 4)
+    folder_of(tmp_path, "new").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"step 4 not forked: .*new cannot be made"):
+        fork(tmp_path, make_model("new"), "old")
+
+
 def test_another_base_model_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_checkpoint(folder_of(tmp_path, "old"), 4, origin=RL)
     fork(tmp_path, make_model("new", base_model="other"), "old")
