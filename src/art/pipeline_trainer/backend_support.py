@@ -147,6 +147,11 @@ class BackendSupport:
         describe = getattr(self.backend, "describe_serving", None)
         return str(describe(self.model)) if describe is not None else f"answers as {self.current_name() or 'unknown'}"
 
+    @property
+    def can_recover(self) -> bool:
+        """Whether the backend starts its server again."""
+        return getattr(self.backend, "is_recovering", None) is not None
+
     def is_recovering(self) -> bool:
         """Tell whether the server is being started again, for which the backend has limits of its own."""
         ask = getattr(self.backend, "is_recovering", None)

@@ -23,6 +23,7 @@ from art.trajectories import TrajectoryGroup
 logger = logging.getLogger(__name__)
 
 _EXCERPT_CHARS = 200
+FAILURE_PAUSE_S = 1.0  # in which a backend notices that its server has died; also keeps a worker from failing in a loop
 
 
 class RolloutStage:
@@ -104,13 +105,15 @@ class RolloutStage:
             raise
         except Exception as err:  # noqa: BLE001 - a failed rollout is counted; what nobody recovers from is raised below
             failure = err
-        run.status.note_rollout_finished(errored=failure is not None)
         if failure is None:
+            run.status.note_rollout_finished(errored=False)
             self.failures.note_success()
             return FinishedGroup(handout.offset, group, time.monotonic() - started, idle_s)
-        fatal = find_fatal_error(failure) or run.support.serving_error()
-        if fatal is not None:
-            raise fatal
+        if await self._is_servers_fault(name, failure):
+            run.status.note_rollout_stopped()
+            run.source.give_back(handout)
+            return None
+        run.status.note_rollout_finished(errored=True)
         is_tried_again = run.source.try_again(handout)
         logger.warning(
             "rollout failed: scenario=%d attempt=%d tried_again=%s scenario_content=%s cause=%s",
@@ -123,6 +126,26 @@ class RolloutStage:
         )
         self.failures.note_failure(failure)
         return None
+
+    async def _is_servers_fault(self, name: str, failure: BaseException) -> bool:
+        """Tell whether a rollout failed while the server was being started again; the worker then waits for it.
+
+        Raises:
+            LocalServingUnavailableError: The server was given up.
+        """
+        support = self._run.support
+        fatal = find_fatal_error(failure) or support.serving_error()
+        if fatal is None and support.can_recover:
+            await asyncio.sleep(FAILURE_PAUSE_S)
+            fatal = support.serving_error()
+        if fatal is not None:
+            raise fatal
+        if not support.is_recovering():
+            return False
+        self._run.activity.enter(name, "waiting for the server, which is being started again")
+        while support.is_recovering():  # noqa: ASYNC110 - a backend can only be asked
+            await asyncio.sleep(FAILURE_PAUSE_S)
+        return True
 
     async def _roll_out(self, name: str, handout: Handout[Any]) -> TrajectoryGroup:
         run = self._run
@@ -171,5 +194,7 @@ class RolloutStage:
                 raise RuntimeError("the rollout was cancelled from within")
             return rollout.result()
         finally:
-            del self._rollouts[name]
-            await cancel_and_wait([rollout])
+            try:
+                await cancel_and_wait([rollout])
+            finally:
+                del self._rollouts[name]

@@ -90,6 +90,10 @@ class ScenarioSource(Generic[ScenarioT]):
         self._again.append(Handout(handout.offset, handout.scenario, handout.attempt + 1))
         return True
 
+    def give_back(self, handout: Handout[ScenarioT]) -> None:
+        """Hand a scenario out once more, as if this time had not been."""
+        self._again.append(handout)
+
     def finish(self, offsets: Iterable[int]) -> None:
         """Note that scenarios were trained or discarded."""
         for offset in offsets:

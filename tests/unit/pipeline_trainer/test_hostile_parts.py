@@ -70,6 +70,26 @@ async def test_an_evaluation_that_does_not_end_is_not_waited_for(make_trainer: M
         await asyncio.sleep(0)
 
 
+async def test_rollouts_that_outlive_their_time_limit_are_named(make_trainer: MakeTrainer) -> None:
+    release = asyncio.Event()
+
+    async def swallow(model: Model, scenario: Any, config: Any) -> TrajectoryGroup:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return make_group(0.0, 1.0)
+
+    trainer = make_trainer(4, rollout_fn=swallow, rollout_timeout_s=0.05, stall_timeout_s=0.5)
+    with pytest.raises(PipelineStalledError, match=r"worker 0 waits in Event\.wait") as caught:
+        await trainer.train()
+    assert "worker 0: running the rollout of scenario 0" in caught.value.report
+    release.set()
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0)
+
+
 async def test_a_backend_that_hangs_at_the_start_is_not_waited_for(
     backend: ScriptedBackend, make_trainer: MakeTrainer
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from art.errors import LocalServingUnavailableError, TooManyRolloutFailuresError
 from art.metrics import MetricsBuilder
+from art.pipeline_trainer import rollout_stage
 from art.trajectories import TrajectoryGroup
 from tests.support.scripted_pipeline import (
     Model,
@@ -257,3 +258,53 @@ async def test_rollouts_run_in_the_metrics_context_of_training(make_trainer: Mak
 
     await make_trainer(2, rollout_fn=rollout).train()
     assert contexts == {"train"}
+
+
+async def test_rollouts_that_fail_while_the_server_is_started_again_come_again_and_do_not_count(
+    backend: ScriptedBackend, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_stage, "FAILURE_PAUSE_S", 0.01)
+    looks = 0
+    failed: list[int] = []
+
+    def is_recovering(model: Model) -> bool:
+        nonlocal looks
+        looks += len(failed) >= 3
+        return len(failed) > 0 and looks < 20
+
+    async def rollout(model: Model, scenario: Any, config: Any) -> TrajectoryGroup:
+        if looks < 20 and scenario["offset"] >= 2:
+            failed.append(scenario["offset"])  # as with a client that knows nothing of the server's troubles
+            raise ConnectionError("refused")
+        return make_group(0.0, 1.0)
+
+    backend.is_recovering = is_recovering  # type: ignore[attr-defined]
+    trainer = make_trainer(
+        8, rollout_fn=rollout, num_rollout_workers=3, max_scenario_attempts=1, max_failed_groups=2, stall_timeout_s=10.0
+    )
+    await trainer.train()
+    assert sorted(offset for offsets in backend.trained().values() for offset in offsets) == list(range(8))
+    assert len(failed) == 3  # each worker's once: they wait
+
+
+async def test_a_worker_whose_rollouts_fail_does_not_fail_in_a_loop_where_a_server_may_be_about_to_come_back(
+    backend: ScriptedBackend, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(delay_s: float, *args: Any) -> None:
+        if delay_s == 12.5:
+            pauses.append(delay_s)
+        await real_sleep(0)
+
+    real_sleep = asyncio.sleep
+    monkeypatch.setattr(rollout_stage.asyncio, "sleep", sleep)
+    monkeypatch.setattr(rollout_stage, "FAILURE_PAUSE_S", 12.5)
+    backend.is_recovering = lambda model: False  # type: ignore[attr-defined]
+
+    async def rollout(model: Model, scenario: Any, config: Any) -> TrajectoryGroup:
+        raise ConnectionError("refused")
+
+    with pytest.raises(TooManyRolloutFailuresError):
+        await make_trainer(20, rollout_fn=rollout, num_rollout_workers=1, max_failed_groups=4).train()
+    assert len(pauses) == 4
