@@ -298,7 +298,7 @@ async def test_a_worker_whose_rollouts_fail_does_not_fail_in_a_loop_where_a_serv
         await real_sleep(0)
 
     real_sleep = asyncio.sleep
-    monkeypatch.setattr(rollout_stage.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(rollout_stage, "FAILURE_PAUSE_S", 12.5)
     backend.is_recovering = lambda model: False  # type: ignore[attr-defined]
 
