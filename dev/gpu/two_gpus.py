@@ -104,8 +104,8 @@ class Watch:
         try:
             yield
         finally:
-            process.terminate()
-            await process.wait()
+            with contextlib.suppress(ProcessLookupError):  # Ctrl-C reaches it, too
+                process.terminate()
             await reading
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
