@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROCESS_TITLE = "art-trainer"
-CANCELLED_STEP_LIMIT_S = 60.0  # longer than a row takes, after which a cancelled step ends, or than saving one does
+CANCELLED_STEP_LIMIT_S = 30.0  # longer than a row takes, after which a cancelled step ends, or than saving one does
 
 
 class ChildWorker:
