@@ -40,6 +40,7 @@ class Faults:
         break_bodies: That many other answers end in the middle.
         answer_delay_s: Seconds before an answer begins.
         token_delay_s: Seconds between two events of a streaming answer.
+        garbage: Completions and the model list are answered with 200 and this text.
         drops_after_errors: Connections end, unannounced, after an error reply.
     """
 
@@ -66,6 +67,7 @@ class Faults:
     break_bodies: int = 0
     answer_delay_s: float = 0.0
     token_delay_s: float = 0.0
+    garbage: str | None = None
     drops_after_errors: bool = False
 
     def change(self, orders: Mapping[str, Any]) -> None:

@@ -84,6 +84,9 @@ class ScriptedServer(HttpServer):
     async def respond(self, writer: asyncio.StreamWriter, method: str, path: str, body: dict[str, Any]) -> None:
         """Answer one request as vLLM does, or as the faults say."""
         try:
+            if self.faults.garbage is not None and path in ("/v1/completions", "/v1/models"):
+                await self.write_answer(writer, self.faults.garbage.encode())
+                return
             if path in ("/v1/completions", "/v1/chat/completions"):
                 await self._generate(writer, path, body)
                 return

@@ -56,7 +56,7 @@ class AdminClient:
 
         Raises:
             httpx.HTTPError: It does not answer, or not with success.
-            ValueError: The positions do not share one next token.
+            ValueError: The positions do not share one next token, or the answer holds another number of values.
         """
         (target,) = {token_ids[index + 1] for index in positions}
         body = {
@@ -69,16 +69,22 @@ class AdminClient:
         }
         response = await self._idempotent("POST", f"{self.base_url}/completions", json=body)
         choices = sorted(response.json()["choices"], key=lambda choice: choice["index"])
+        if len(choices) != len(positions):
+            raise ValueError(f"{len(choices)} answers to {len(positions)} prompts")
         return [float(choice["logprobs"]["token_logprobs"][0]) for choice in choices]
 
     async def complete_one_token(self, model_name: str, timeout_s: float) -> None:
         """Have one token generated: the only sign of life that includes the engine.
 
         Raises:
-            httpx.HTTPError: It does not answer, or not with success.
+            httpx.HTTPError: It does not answer, or not with success, or with something else than a completion.
         """
         body = {"model": model_name, "prompt": "Hi", "max_tokens": 1}
-        await self._idempotent("POST", f"{self.base_url}/completions", json=body, timeout_s=timeout_s)
+        response = await self._idempotent("POST", f"{self.base_url}/completions", json=body, timeout_s=timeout_s)
+        try:
+            _ = response.json()["choices"][0]["text"]
+        except (ValueError, KeyError, IndexError, TypeError) as err:
+            raise httpx.DecodingError(f"the answer is no completion: {response.text[:100]!r}") from err
 
     async def health(self, timeout_s: float = 5.0) -> str:
         """Say in words what `/health` answers; never raises an HTTP error."""

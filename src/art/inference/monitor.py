@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 MAX_FAILED_CHECKS = 3
 RECHECK_S = 5.0  # after a failed check; with the limit above, faults of 10 s and less are waited out
+HEAD_START_S = 0.5  # of the question for progress, which a server that lives answers in milliseconds
 
 
 class ServingMonitor:
@@ -67,11 +68,33 @@ class ServingMonitor:
                 self._failed = 0
 
     async def _check(self) -> None:
-        before, self._processed = self._processed, await self._runtime.progress_count()
-        is_progressing = self._processed is not None and self._processed != before
-        if is_progressing and await self._runtime.requests_in_flight():
-            return  # busy and getting on: a completion would only wait behind the others
-        await self._runtime.check_health()
+        """Look for progress, and ask for a token where none is seen.
+
+        Both wait at the same time: a server that answers nothing is found after one time-out, not after one for each.
+        """
+        getting_on = asyncio.ensure_future(self._is_busy_and_getting_on())
+        try:
+            await asyncio.wait({getting_on}, timeout=HEAD_START_S)
+            if getting_on.done() and getting_on.result():
+                return  # a completion would only wait behind the others
+            try:
+                await self._runtime.check_health()
+            except LocalServingUnavailableError:
+                if not (getting_on.done() and getting_on.result()):
+                    raise
+        finally:
+            getting_on.cancel()
+            await asyncio.gather(getting_on, return_exceptions=True)
+
+    async def _is_busy_and_getting_on(self) -> bool:
+        processed = await self._runtime.progress_count()
+        if processed is None:
+            return False
+        before, self._processed = self._processed, processed
+        try:
+            return processed != before and bool(await self._runtime.requests_in_flight())
+        except LocalServingUnavailableError:
+            return False  # the check of its health says more
 
     async def _note_failure(self, error: LocalServingUnavailableError) -> None:
         self._failed += 1

@@ -142,7 +142,7 @@ async def wait_until_ready(child: ChildProcess, client: AdminClient, spec: Serve
             await while_running(child, asyncio.sleep(READY_POLL_S))
         except ServerDiedError:
             raise _start_error(child) from None
-        except httpx.HTTPError as err:
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as err:  # the latter: no answer of a vLLM
             seen = f"{type(err).__name__} {err}".strip()
             await exits_within(child, READY_POLL_S)
     raise ServerNotReadyError(

@@ -1,17 +1,18 @@
-"""What a publication raises when the server could not be asked, or not understood."""
+"""What a publication raises: the server could not be asked, or not understood, or its answer is the wrong one."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from art.errors import AdapterNotServedError, LocalServingUnavailableError
+from art.errors import AdapterNotServedError, LocalServingUnavailableError, StaleAdapterError
 from art.inference.adapter_reload import RETRIED_STATUS, error_message
+from art.inference.adapters import AdapterRegistry
+from art.inference.confirm import Confirmation
 from art.inference.runtime import AdapterFiles
 
 _SERVER_ERROR = 500
@@ -38,7 +39,7 @@ def translated(adapter: AdapterFiles, url: str) -> Iterator[None]:
                 raise AdapterNotServedError(text, step=adapter.step) from err
             raise LocalServingUnavailableError(text, facts=facts | {"status": status}) from err
         raise LocalServingUnavailableError(f"{what}: {type(err).__name__} {err}", facts=facts) from err
-    except (json.JSONDecodeError, KeyError, IndexError, TypeError) as err:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as err:
         raise AdapterNotServedError(
             f"{what}: the server's answer has not the form that is known: {err!r}", step=adapter.step
         ) from err
@@ -52,3 +53,27 @@ def about_step(
         return error
     facts = {**error.facts, "adapter_name": name, "step": step, "path": str(checkpoint_dir)}
     return LocalServingUnavailableError(f"{name} from {checkpoint_dir} could not be served: {error}", facts=facts)
+
+
+def not_listed(adapter: AdapterFiles, url: str, listed: set[str], registry: AdapterRegistry) -> AdapterNotServedError:
+    """Say that an adapter was loaded, but that rollouts cannot ask for it."""
+    return AdapterNotServedError(
+        f"adapter {adapter.name} was loaded from {adapter.path}, but {url}/models does not list it: it lists "
+        f"{sorted(listed)}; the engine has the adapter, the HTTP layer does not know its name. "
+        f"Still served: step {registry.served_step}",
+        step=adapter.step,
+        served_steps=sorted(registry.live),
+    )
+
+
+def stale(adapter: AdapterFiles, url: str, verdict: Confirmation, served_step: int | None) -> StaleAdapterError:
+    """Say that an adapter's name is answered with other weights than its own."""
+    return StaleAdapterError(
+        f"{adapter.name} at {url} does not answer with the weights of step {adapter.step} from {adapter.path}: "
+        f"{verdict.evidence}. Still served: step {served_step}",
+        step=adapter.step,
+        adapter_name=adapter.name,
+        logprob_gap=verdict.logprob_gap,
+        limit=verdict.limit,
+        evidence=verdict.evidence or "",
+    )

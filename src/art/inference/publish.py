@@ -18,12 +18,11 @@ from art.errors import (
     AdapterNotServedError,
     InferenceError,
     LocalServingUnavailableError,
-    StaleAdapterError,
 )
 from art.inference.adapters import AdapterRegistry, check_adapter
 from art.inference.admin_client import AdminClient
 from art.inference.confirm import Reference, coarser_dtype, judge_probe
-from art.inference.publication_errors import about_step, translated
+from art.inference.publication_errors import about_step, not_listed, stale, translated
 from art.inference.runtime import AdapterFiles, InferenceRuntime
 from art.inference.tasks import uninterrupted
 from art.probe import AdapterProbe
@@ -47,12 +46,14 @@ class Publication:
         adapter_name: What rollouts ask for.
         logprob_gap: Mean absolute difference between server and trainer in nats; None for a checkpoint without probe.
         took_s: Seconds from the call to the confirmation.
+        attempts: Load requests that it took; 0 where the server had the adapter already.
     """
 
     step: int
     adapter_name: str
     logprob_gap: float | None
     took_s: float
+    attempts: int = 1
 
 
 class AdapterPublisher:
@@ -97,18 +98,22 @@ class AdapterPublisher:
             started = time.monotonic()
             name = self._registry.name_of(step)
             live = self._registry.live.get(step)
+            attempts = 0
             try:
                 if live is not None and await asyncio.to_thread(self._registry.is_same_files, live, checkpoint_dir):
                     gap = await self._confirm_again(live)
                     self._registry.commit(live)
                 else:
-                    gap = await self._replace(live, step, checkpoint_dir)
+                    gap, attempts = await self._replace(live, step, checkpoint_dir)
             except LocalServingUnavailableError as err:
                 raise about_step(err, name, step, checkpoint_dir) from err
             await self._retire_unneeded()
             took_s = time.monotonic() - started
-            logger.info("adapter served: step=%d name=%s took_s=%.3f logprob_gap=%s", step, name, took_s, gap)
-            return Publication(step=step, adapter_name=name, logprob_gap=gap, took_s=took_s)
+            logger.info(
+                "adapter served: step=%d name=%s took_s=%.3f attempts=%d logprob_gap=%s",
+                *(step, name, took_s, attempts, gap),
+            )
+            return Publication(step=step, adapter_name=name, logprob_gap=gap, took_s=took_s, attempts=attempts)
 
     async def confirm_after_restart(self) -> None:
         """Confirm a server that was started with every live adapter: all are listed, and the served one is the right
@@ -138,7 +143,7 @@ class AdapterPublisher:
         async with self._lock:
             if step in self._registry.live:
                 return
-            adapter, _ = await self._load_until_confirmed(step, checkpoint_dir, is_probed=False)
+            adapter, *_ = await self._load_until_confirmed(step, checkpoint_dir, is_probed=False)
             self._registry.add_older(adapter)
 
     async def prune(self, retain_steps: frozenset[int]) -> list[int]:
@@ -171,12 +176,14 @@ class AdapterPublisher:
                 if await self._runtime.settled() == server:
                     raise
 
-    async def _replace(self, replaced: AdapterFiles | None, step: int, checkpoint_dir: Path) -> float | None:
+    async def _replace(
+        self, replaced: AdapterFiles | None, step: int, checkpoint_dir: Path
+    ) -> tuple[float | None, int]:
         self._in_transit.add(step)
         try:
             if replaced is not None:
                 await self._runtime.unload_adapter(replaced.name)
-            adapter, gap = await self._load_until_confirmed(step, checkpoint_dir)
+            adapter, gap, attempts = await self._load_until_confirmed(step, checkpoint_dir)
         except BaseException:
             if replaced is not None:
                 await uninterrupted(self._restore(replaced))
@@ -184,17 +191,23 @@ class AdapterPublisher:
         finally:
             self._in_transit.discard(step)
         self._registry.commit(adapter)
-        return gap
+        return gap, attempts
 
     async def _load_until_confirmed(
         self, step: int, checkpoint_dir: Path, *, is_probed: bool = True
-    ) -> tuple[AdapterFiles, float | None]:
-        """Load and confirm, again for each server that takes the place of one that ended in between."""
+    ) -> tuple[AdapterFiles, float | None, int]:
+        """Load and confirm, again for each server that takes the place of one that ended in between.
+
+        Returns:
+            The adapter, its gap, and the load requests that it took.
+        """
+        attempts = 0
         while True:
             server = await self._runtime.settled()
-            adapter = await self._load(step, checkpoint_dir)
+            adapter, requests = await self._load(step, checkpoint_dir)
+            attempts += requests
             try:
-                return adapter, await self._confirm_patiently(adapter, server, is_probed=is_probed)
+                return adapter, await self._confirm_patiently(adapter, server, is_probed=is_probed), attempts
             except BaseException as err:
                 await uninterrupted(self._withdraw(adapter))
                 if not isinstance(err, InferenceError) or await self._runtime.settled() == server:
@@ -234,7 +247,7 @@ class AdapterPublisher:
         except (InferenceError, TimeoutError) as err:
             logger.warning("former adapter not served again: name=%s cause=%s", replaced.name, err)
 
-    async def _load(self, step: int, checkpoint_dir: Path) -> AdapterFiles:
+    async def _load(self, step: int, checkpoint_dir: Path) -> tuple[AdapterFiles, int]:
         adapter = await asyncio.to_thread(self._registry.stage, step, checkpoint_dir)
         try:
             check_adapter(
@@ -246,7 +259,7 @@ class AdapterPublisher:
             self._registry.discard(adapter)
             raise
         try:
-            await self._runtime.load_adapter(adapter)
+            attempts = await self._runtime.load_adapter(adapter)
             if not self._registry.claim_name(adapter.name):
                 # vLLM keys its prefix cache by adapter name: under a name that comes back, old prompts would be found.
                 await self._runtime.reset_prefix_cache()
@@ -256,21 +269,13 @@ class AdapterPublisher:
         except BaseException:
             await uninterrupted(self._withdraw(adapter))  # it may be loaded all the same
             raise
-        return adapter
+        return adapter, attempts
 
     async def _require_listed(self, adapter: AdapterFiles) -> None:
         with translated(adapter, self._client.base_url):
             listed = await self._client.list_models()
         if adapter.name not in listed:
-            served = sorted(self._registry.live)
-            raise AdapterNotServedError(
-                f"adapter {adapter.name} was loaded from {adapter.path}, but {self._client.base_url}/models "
-                f"does not list "
-                f"it: it lists {sorted(listed)}; the engine has the adapter, the HTTP layer does not know its name. "
-                f"Still served: step {self._registry.served_step}",
-                step=adapter.step,
-                served_steps=served,
-            )
+            raise not_listed(adapter, self._client.base_url, listed, self._registry)
 
     async def _confirm(self, adapter: AdapterFiles) -> float | None:
         probe = await asyncio.to_thread(AdapterProbe.read, adapter.path)
@@ -288,16 +293,7 @@ class AdapterPublisher:
             max_gap=self._max_gap,
         )
         if verdict.evidence is not None:
-            raise StaleAdapterError(
-                f"{adapter.name} at {self._client.base_url} does not answer with the weights of step "
-                f"{adapter.step} from "
-                f"{adapter.path}: {verdict.evidence}. Still served: step {self._registry.served_step}",
-                step=adapter.step,
-                adapter_name=adapter.name,
-                logprob_gap=verdict.logprob_gap,
-                limit=verdict.limit,
-                evidence=verdict.evidence,
-            )
+            raise stale(adapter, self._client.base_url, verdict, self._registry.served_step)
         self._served_probe = (adapter.step, probe, answered)
         return verdict.logprob_gap
 

@@ -64,8 +64,11 @@ class InferenceRuntime(Protocol):
             LocalServingUnavailableError: The server was given up; the error carries the diagnosis.
         """
 
-    async def load_adapter(self, adapter: AdapterFiles) -> None:
+    async def load_adapter(self, adapter: AdapterFiles) -> int:
         """Make the engine and the HTTP layer know an adapter under its name.
+
+        Returns:
+            How often it was tried.
 
         Raises:
             AdapterLoadError: The server refused.

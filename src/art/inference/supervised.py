@@ -80,18 +80,19 @@ class SupervisedRuntime(SupervisedServer):
     def _report_timeout_s(self) -> float:
         return min(HEALTH_REPORT_TIMEOUT_S, self._settings.health_timeout_s)
 
-    async def load_adapter(self, adapter: AdapterFiles) -> None:
+    async def load_adapter(self, adapter: AdapterFiles) -> int:
         """Have the server load an adapter, through connection faults, restarts and lost replies."""
         before = await self._health_now()
         server = self._starts
+        attempts = 1
         try:
-            await self._load_once(adapter)
-            return
+            return await self._load_once(adapter)
         except ReloadRefusedError as err:
             is_own_fault = err.status < _SERVER_ERROR
             if is_own_fault or not await self._is_replaced(server, adapter):
                 raise _refused(adapter, err) from err
         except ReloadFailedError as err:
+            attempts = err.attempts
             facts = await self._reload_facts(adapter, before, err)
             if not await self._is_replaced(server, adapter):
                 raise facts.to_error(f"{adapter.name} could not be loaded: the server was not reachable") from err
@@ -99,7 +100,7 @@ class SupervisedRuntime(SupervisedServer):
             facts = await self._reload_facts(adapter, before, err)
             raise facts.to_error(f"{adapter.name} could not be loaded: {str(err).splitlines()[0]}") from err
         try:
-            await self._load_once(adapter)  # another server has taken the place of the one that failed
+            return attempts + await self._load_once(adapter)  # on the server that took the place of the one that failed
         except ReloadRefusedError as err:
             raise _refused(adapter, err) from err
         except (ReloadFailedError, ServerGoneError) as err:
@@ -169,7 +170,7 @@ class SupervisedRuntime(SupervisedServer):
             await exits_within(child, EXIT_NOTICE_S)
             raise self.facts(child).to_error(f"the server does not answer: {type(err).__name__} {err}") from err
 
-    async def _load_once(self, adapter: AdapterFiles) -> None:
+    async def _load_once(self, adapter: AdapterFiles) -> int:
         report = await load_adapter_with_retry(
             self._client.http,
             self._client.root_url,
@@ -193,6 +194,7 @@ class SupervisedRuntime(SupervisedServer):
                 report.took_s,
                 report.found_in_list,
             )
+        return report.attempts
 
     async def _require_process(self) -> None:
         try:

@@ -150,8 +150,8 @@ class InProcessRuntime:
             raise self._unavailable("waiting for it")
         return 0
 
-    async def load_adapter(self, adapter: AdapterFiles) -> None:
-        """Load an adapter into the engine and register its name with the HTTP layer."""
+    async def load_adapter(self, adapter: AdapterFiles) -> int:
+        """Load an adapter into the engine and register its name with the HTTP layer, at the first attempt or never."""
         loading = serving_registry.load_adapter(
             self._engine,
             self._server.serving_models,
@@ -168,6 +168,7 @@ class InProcessRuntime:
                 path=str(adapter.path),
                 body=str(err),
             ) from err
+        return 1
 
     async def unload_adapter(self, name: str) -> None:
         """Make the HTTP layer forget a name."""

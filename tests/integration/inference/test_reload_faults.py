@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from art.errors import AdapterLoadError, AdapterNotServedError, StaleAdapterError
+from art.errors import AdapterLoadError, AdapterNotServedError, LocalServingUnavailableError, StaleAdapterError
 from tests.support.serving import SETTINGS, Rollouts, Stand, save_step, serving
 
 pytestmark = pytest.mark.integration
@@ -30,12 +30,45 @@ async def test_closed_socket_is_waited_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_unavailable_thrice_is_tried_again(tmp_path: Path) -> None:
+async def test_unavailable_thrice_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="art.inference.publish")
     async with serving(tmp_path) as stand, Rollouts(stand) as rollouts:
         await stand.control(load_statuses=[503, 502, 504], completion_statuses=[503, 502, 504] * 4)
-        assert (await stand.publish(1)).step == 1
+        publication = await stand.publish(1)
         await rollouts.go_on()
         assert await statuses(stand, 1) == [503, 502, 504, 200]
+    assert (publication.step, publication.attempts) == (1, 4)
+    lines = [record.getMessage() for record in caplog.records if record.name == "art.inference.publish"]
+    first, second = lines
+    assert first.startswith("adapter served: step=0 ")
+    assert " attempts=1 " in first
+    facts = f"took_s={publication.took_s:.3f} attempts=4 logprob_gap={publication.logprob_gap}"
+    assert second == f"adapter served: step=1 name=policy@1 {facts}"
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_the_server_has_already_is_confirmed_without_a_load(tmp_path: Path) -> None:
+    async with serving(tmp_path) as stand:
+        assert (await stand.publish(0)).attempts == 0
+        assert await statuses(stand, 0) == [200]
+
+
+@pytest.mark.parametrize(
+    "garbage", ['{"choices": "none"}', '{"data": [3]}', "[1, 2]", "<html>no</html>", '{"choices": []}']
+)
+@pytest.mark.asyncio
+async def test_success_with_garbage_is_refused(tmp_path: Path, garbage: str) -> None:
+    async with serving(tmp_path, monitored=False) as stand:
+        await stand.control(garbage=garbage)
+        with pytest.raises(AdapterNotServedError, match="has not the form that is known") as caught:
+            await stand.publish(1)
+        assert caught.value.step == 1
+        with pytest.raises(LocalServingUnavailableError, match="the answer is no completion"):
+            await stand.runtime.check_health()
+        assert stand.registry.served_step == 0
+        await stand.control(garbage=None)
+        await stand.publish(1)
+        assert await stand.ask(0) != await stand.ask(1)
 
 
 @pytest.mark.asyncio

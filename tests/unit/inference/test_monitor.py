@@ -99,6 +99,49 @@ async def test_a_busy_server_is_asked_only_when_it_does_not_get_on() -> None:
     assert told == []  # two checks failed while nothing moved, then tokens came
 
 
+class Mute(Watched):
+    """Never tells its progress, or only once its health has been asked for."""
+
+    def __init__(self, *, tells: bool) -> None:
+        super().__init__()
+        self.in_flight = {"policy@1": 4}
+        self._asked = asyncio.Event()
+        self._tells = tells
+
+    async def progress_count(self) -> float | None:
+        await (self._asked if self._tells else asyncio.Event()).wait()
+        return float(self.checks)
+
+    async def check_health(self) -> None:
+        self._asked.set()
+        await asyncio.sleep(0)  # what was asked before is answered first
+        await asyncio.sleep(0)
+        await super().check_health()
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_tells_nothing_is_asked_for_a_token_without_waiting_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would answer neither: the two time-outs do not add up."""
+    monkeypatch.setattr("art.inference.monitor.HEAD_START_S", 0.001)
+    watched, told = Mute(tells=False), []  # type: Mute, list[str]
+    watched.outcomes = iter([silent()] * 3)
+    async with watching(watched, told):
+        await eventually(lambda: watched.checks > 3)
+    assert told == ["silent"]
+
+
+@pytest.mark.asyncio
+async def test_a_busy_server_that_tells_its_progress_late_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art.inference.monitor.HEAD_START_S", 0.0)
+    watched, told = Mute(tells=True), []  # type: Mute, list[str]
+    watched.outcomes = iter([silent()] * 20)
+    async with watching(watched, told):
+        await eventually(lambda: watched.checks >= 12)
+    assert told == []
+
+
 @pytest.mark.asyncio
 async def test_a_server_that_has_yielded_to_the_trainer_is_left_alone() -> None:
     watched, told = Watched(), []  # type: Watched, list[str]
