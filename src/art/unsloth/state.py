@@ -21,7 +21,7 @@ from art.errors import ConfigurationError, IncompatibleDependencyError, MissingD
 from art.unsloth.attention_mask import MaskForm
 from art.unsloth.block_attention import use_in_transformers, use_in_unsloth
 from art.unsloth.language_model import LanguageModel
-from art.unsloth.load_adapter import load_adapter_weights, read_adapter_config
+from art.unsloth.load_adapter import CHANGES_BASE, load_adapter_weights, read_adapter_config
 from art.unsloth.logprobs import OutputHead
 from art.unsloth.patches import keep_attention_mask
 
@@ -174,6 +174,11 @@ def _refuse_unservable(init_args: Mapping[str, Any], peft_args: Mapping[str, Any
         raise ConfigurationError("peft_args['modules_to_save'] cannot be served: vLLM applies low-rank updates only")
     if peft_args.get("bias", "none") != "none":
         raise ConfigurationError(f"peft_args['bias'] is {peft_args['bias']!r}, but vLLM does not serve trained biases")
+    start = peft_args.get("init_lora_weights")
+    if str(start).startswith(CHANGES_BASE):
+        raise ConfigurationError(
+            f"peft_args['init_lora_weights'] is {start!r}: it changes the base model's weights, and vLLM's stay as they are"
+        )
 
 
 def _prefer_saved(saved: Mapping[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:

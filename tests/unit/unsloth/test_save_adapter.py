@@ -108,6 +108,28 @@ def test_weights_that_do_not_fit_the_model_are_refused(saved: tuple[Any, Path]) 
         load_adapter_weights(model.peft_model, path)
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"use_dora": True}, "use_dora=True"),
+        ({"rank_pattern": {"v_proj": 4}}, "rank_pattern={'v_proj': 4}"),
+        ({"alpha_pattern": {"v_proj": 4}}, "alpha_pattern="),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save="),
+        ({"bias": "lora_only"}, "bias='lora_only'"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights='pissa_niter_4'"),
+    ],
+)
+def test_adapters_that_would_be_served_as_something_else_are_refused(
+    saved: tuple[Any, Path], change: dict[str, Any], complaint: str
+) -> None:
+    _, path = saved
+    config = read_adapter_config(path)
+    (path / "adapter_config.json").write_text(json.dumps(config | change))
+    with pytest.raises(CheckpointError, match=r"was made with .*cannot both apply") as caught:
+        read_adapter_config(path)
+    assert complaint in str(caught.value)
+
+
 def test_only_lora_adapters_are_read(saved: tuple[Any, Path]) -> None:
     _, path = saved
     assert read_adapter_config(path)["r"] == 8

@@ -499,6 +499,7 @@ def test_a_closed_trainer_says_so_and_can_be_loaded_again(make_trainer: MakeTrai
     ("sections", "named"),
     [
         ({"peft_args": {"modules_to_save": ["lm_head"]}}, "modules_to_save"),
+        ({"peft_args": {"init_lora_weights": "pissa"}}, "init_lora_weights"),
         ({"peft_args": {"bias": "all"}}, "bias"),
         ({"init_args": {"full_finetuning": True}}, "full_finetuning"),
         ({"peft_args": {"target_modules": ["no_such_module"]}}, "no_such_module"),
