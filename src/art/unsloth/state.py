@@ -177,7 +177,7 @@ def _refuse_unservable(init_args: Mapping[str, Any], peft_args: Mapping[str, Any
     start = peft_args.get("init_lora_weights")
     if str(start).startswith(CHANGES_BASE):
         raise ConfigurationError(
-            f"peft_args['init_lora_weights'] is {start!r}: it changes the base model's weights, and vLLM's stay as they are"
+            f"peft_args['init_lora_weights'] is {start!r}: it changes the base model, and vLLM's stays as it is"
         )
 
 
