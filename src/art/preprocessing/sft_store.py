@@ -146,6 +146,7 @@ def store_part(
 
     Raises:
         TokenizationError: A trajectory is broken; names it.
+        OSError: The file system refused.
     """
     import torch
 
@@ -161,7 +162,10 @@ def store_part(
         for start in range(0, len(trajectories), batch_size)
     ]
     path = store / f"{first_index:09d}.pt"
-    torch.save([dataclasses.asdict(batch) for batch in batches], path)
+    try:
+        torch.save([dataclasses.asdict(batch) for batch in batches], path)
+    except RuntimeError as err:  # a full disk, for one
+        raise OSError(f"{path} cannot be written: {err}") from err
     return StoredPart(
         path=str(path),
         num_batches=len(batches),

@@ -93,3 +93,10 @@ def test_abandoned_folders_are_removed_and_nothing_else(tmp_path: Path) -> None:
     remove_abandoned_stores(tensors)
     assert [path.name for path in tensors.iterdir()] == ["tokens.pt"]
     remove_abandoned_stores(tmp_path / "nowhere")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    folder = make_store(tmp_path / "tensors")
+    (folder / "000000000.pt").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"000000000\.pt cannot be written"):
+        store(folder, [trajectory("5")])
