@@ -74,7 +74,7 @@ def _as_message(entry: Any, position: int | None) -> Message:
         if entry.message.tool_calls:
             message["tool_calls"] = [call.model_dump(mode="json", warnings=False) for call in entry.message.tool_calls]
         return cast(Message, message)
-    if _is_message_object(entry):
+    if is_message_object(entry):
         entry = entry.model_dump(mode="json", exclude_none=True)
     if not isinstance(entry, Mapping):
         where = "" if position is None else f"entry {position} of the conversation: "
@@ -83,7 +83,8 @@ def _as_message(entry: Any, position: int | None) -> Message:
     return cast(Message, {**entry, "content": "" if content is None else content})
 
 
-def _is_message_object(entry: object) -> TypeGuard[pydantic.BaseModel]:
+def is_message_object(entry: object) -> TypeGuard[pydantic.BaseModel]:
+    """Say whether an entry is a message in the form of an object, such as `response.choices[0].message`."""
     return isinstance(entry, pydantic.BaseModel) and hasattr(entry, "role")
 
 
@@ -96,10 +97,10 @@ def _check_entries(value: Any) -> list[Any]:
 def _check_entry(entry: Any, position: int) -> Any:
     if isinstance(entry, Mapping):
         is_dumped_choice = "role" not in entry and isinstance(entry.get("message"), Mapping)
-        return _load_choice(entry) if is_dumped_choice else entry
+        return load_choice(entry) if is_dumped_choice else entry
     if is_choice(entry):
         return entry
-    if _is_message_object(entry):
+    if is_message_object(entry):
         return entry.model_dump(mode="json", exclude_none=True)
     raise ValueError(f"entry {position} is neither a message nor a Choice: {_named(entry)}")
 
@@ -109,10 +110,11 @@ def _named(entry: object) -> str:
     return f"{name}; put in its `choices[0]`" if hasattr(entry, "choices") else name
 
 
-def _load_choice(dumped: Mapping[str, Any]) -> Choice:
+def load_choice(dumped: Mapping[str, Any]) -> Choice:
+    """Give back the Choice that was dumped, also with a finish reason that OpenAI does not know."""
     try:
         return Choice.model_validate(dumped)
-    except pydantic.ValidationError:  # servers send finish reasons that OpenAI does not know
+    except pydantic.ValidationError:
         return Choice.construct(**dumped)
 
 

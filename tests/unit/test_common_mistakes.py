@@ -324,4 +324,5 @@ def test_coroutines_of_trajectories_in_place_of_groups() -> None:
 
 
 def test_internal_config_of_newer_and_older_scripts_is_no_mistake() -> None:
-    validate_internal_config(dev.InternalModelConfig(init_args={"gpu_memory_utilization": 0.7}))
+    older: Any = {"_decouple_vllm_and_unsloth": True}
+    validate_internal_config({**dev.InternalModelConfig(init_args={"gpu_memory_utilization": 0.7}), **older})

@@ -35,6 +35,8 @@ _SECTIONS: Mapping[str, Any] = {
 }
 # Typed dictionaries themselves: pydantic takes the standard library's only from Python 3.12 on.
 _CHECKED_APART = frozenset({*_SECTIONS, "serving", "tinker_args", "tinker_native_args"})
+# Switches that scripts for older releases still set.
+_OF_OLDER_RELEASES = frozenset({"_decouple_vllm_and_unsloth"})
 _SECRETS = frozenset({"token", "hub_token", "push_to_hub_token", "api_key"})
 _COUNT = whole(at_least=1)
 _RANK = whole(at_least=1, at_most=LORA_RANKS[-1])
@@ -69,7 +71,9 @@ def validate_internal_config(config: InternalModelConfig | None) -> None:
         ConfigurationError: A top-level or serving key is unknown, a type or value is wrong, or settings contradict.
         NotImplementedError: A backend or mode of other releases is asked for.
     """
-    given: dict[str, Any] = dict(config or {})
+    given: dict[str, Any] = {key: value for key, value in (config or {}).items() if key not in _OF_OLDER_RELEASES}
+    for key in _OF_OLDER_RELEASES & (config or {}).keys():
+        logger.warning("%s[%r] has no effect: trainer and server are apart in every mode", _WHERE, key)
     refuse_unknown_keys(_WHERE, given, InternalModelConfig.__annotations__)
     for key in ("tinker_args", "tinker_native_args"):
         if given.get(key) is not None:

@@ -38,6 +38,7 @@ from art.model.awaited_call import only_awaited
 from art.model.model_file import write_model_json
 from art.model.openai_client import affordable_connections, rollout_timeout
 from art.model.training_input import require_groups
+from art.preprocessing.plain_copies import plain_groups
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from art.unsloth.service import UnslothService
@@ -377,7 +378,7 @@ class LocalBackend(CheckpointTransferMethods):
         settings = resolve_train_settings(config, dev_config)
         summary = summarize_trajectory_groups(groups)
         counts = {"data/step_num_groups_submitted": float(summary.num_groups_submitted)}
-        batch = await hosted.actor.prepare_batch(groups, settings)
+        batch = await hosted.actor.prepare_batch(await asyncio.to_thread(plain_groups, groups), settings)
         counts |= batch.metrics
         if batch.disk_packed_tensors is None:
             logger.warning("step not trained: %s", batch.skip_reason)

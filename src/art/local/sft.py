@@ -13,6 +13,7 @@ from art.dev.settings import SFTSettings
 from art.dev.train import rates_of_batches
 from art.errors import DataError
 from art.local.hosting import HostedService, ended_when_cancelled
+from art.preprocessing.plain_copies import plain_trajectories
 from art.preprocessing.sft_store import StoredPart, StoredSFTBatches, make_store, part_size
 from art.trajectories import Trajectory
 
@@ -84,9 +85,9 @@ async def _tokenize(
 
 
 def _take(rows: Iterator[Trajectory], size: int, first_index: int) -> list[Trajectory]:
-    """Take the next rows, in a thread, since a file may be read and parsed for them."""
+    """Take copies of the next rows, in a thread, since a file may be read and parsed for them."""
     part = list(islice(rows, size))
     for index, row in enumerate(part, start=first_index):
         if not isinstance(row, Trajectory):
             raise DataError(f"trajectory {index} is a {type(row).__name__}: train_sft takes Trajectories")
-    return part
+    return plain_trajectories(part)

@@ -27,6 +27,10 @@ class Unlucky(Exception):
     pass
 
 
+class ScenarioTrajectory(art.Trajectory):
+    scenario: str | None = None
+
+
 async def rollout(scenario: str, fails: bool = False) -> art.Trajectory:
     client = model.openai_client()
     messages: art.Messages = [{"role": "user", "content": scenario}]
@@ -36,7 +40,9 @@ async def rollout(scenario: str, fails: bool = False) -> art.Trajectory:
         model=model.inference_model_name, messages=messages, max_tokens=8, extra_body={"ignore_eos": True}
     )
     facts["served"].setdefault("inference_model_name", []).append(completion.model)
-    return art.Trajectory(messages_and_choices=[*messages, completion.choices[0]], reward=random.random())
+    return ScenarioTrajectory(
+        messages_and_choices=[*messages, completion.choices[0]], reward=random.random(), scenario=scenario
+    )
 
 
 async def litellm_rollout(scenario: str) -> art.Trajectory:

@@ -19,7 +19,12 @@ from art.trajectories import History
 from tests.support.conversations import make_choice, make_trajectory
 from tests.support.scripted_openai import ScriptedOpenAI, serving
 
-pytestmark = [pytest.mark.usefixtures("litellm"), pytest.mark.asyncio]
+pytestmark = [
+    pytest.mark.usefixtures("litellm"),
+    pytest.mark.asyncio,
+    # litellm loads parts of itself with the first call, and those warn of their own types.
+    pytest.mark.filterwarnings("ignore:.*using the .ReadOnly. qualifier:UserWarning"),
+]
 JUDGE = "openai/judge"
 
 
