@@ -50,7 +50,7 @@ class Saboteur:
     def __init__(self, dice: random.Random) -> None:
         self.fault = dice.choice(FAULTS)
         self._dice = dice
-        self._occasions_left = dice.randrange(1, 8)
+        self._occasions_left = dice.randrange(1, 3 if self.fault.startswith(("step", "evaluation")) else 8)
 
     def strikes(self, fault: str) -> bool:
         """Tell whether it is time for the fault."""
