@@ -43,7 +43,7 @@ def plain_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
                 )
                 for history in trajectory.additional_histories
             ],
-            reward=float(trajectory.reward),
+            reward=float(trajectory.reward or 0.0),  # None where there is nothing to score
         )
         for trajectory in trajectories
     ]

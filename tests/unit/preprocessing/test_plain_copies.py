@@ -110,6 +110,13 @@ def test_tools_and_rewards_of_other_types() -> None:
     assert type(group.trajectories[0].reward) is float
 
 
+def test_answers_to_learn_need_no_reward() -> None:
+    trajectory = Trajectory(messages_and_choices=[{"role": "assistant", "content": "yes"}])
+    trajectory.reward = None  # type: ignore[assignment]
+
+    assert plain_trajectories([trajectory])[0].reward == 0.0
+
+
 @pytest.mark.parametrize("entry", ["text", 7, make_choice("hi").message])
 def test_what_is_no_message_stays_for_the_error_that_names_it(entry: Any) -> None:
     trajectory = Trajectory()
