@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -54,6 +54,7 @@ class ScriptedServer(HttpServer):
         self.in_flight: Counter[str] = Counter()
         self.tokens = 0
         self._roots: dict[str, str] = {}
+        self._name_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._base_model_name = base_model_name
         self._base_logprobs: dict[tuple[int, ...], list[float]] = {}
 
@@ -114,11 +115,13 @@ class ScriptedServer(HttpServer):
         if path == "/art/reset_prefix_cache":
             return {"reset": True}
         if path == "/v1/load_lora_adapter":
-            return await self._load(body)
+            async with self._name_locks[body["lora_name"]]:
+                return await self._load(body)
         if path == "/v1/unload_lora_adapter":
-            if self.adapters.pop(body["lora_name"], self) is self:
-                raise _Refusal(404, f"The lora adapter '{body['lora_name']}' cannot be found.")
-            return "Success"
+            async with self._name_locks[body["lora_name"]]:  # a load that is under way is waited for, as by vLLM
+                if self.adapters.pop(body["lora_name"], self) is self:
+                    raise _Refusal(404, f"The lora adapter '{body['lora_name']}' cannot be found.")
+                return "Success"
         if path == "/control":
             return self._control(body) if method == "POST" else self._report()
         raise _Refusal(404, "Not Found")

@@ -51,15 +51,18 @@ class ReloadRefusedError(Exception):
 
 
 class ReloadFailedError(Exception):
-    """The server could not be reached within the limit.
+    """The server could not be reached, or did not answer, within the limit.
 
     Attributes:
+        last: What became of the last attempt.
         attempts: How often it was tried.
         waited_s: For how long.
     """
 
     def __init__(self, attempts: int, waited_s: float, cause: BaseException | None) -> None:
-        super().__init__(f"{attempts} attempts in {waited_s:.1f} s, last: {type(cause).__name__} {cause}".rstrip())
+        last = f"{type(cause).__name__.strip('_')} {cause}".rstrip()
+        super().__init__(f"{attempts} attempts in {waited_s:.1f} s, last: {last}")
+        self.last = last
         self.attempts = attempts
         self.waited_s = waited_s
 

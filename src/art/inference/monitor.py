@@ -100,7 +100,8 @@ class ServingMonitor:
         self._failed += 1
         if str(error) == self._reported:
             return  # given up already, and nothing has changed since
-        logger.warning("health check failed: %d of %d in a row: %s", self._failed, MAX_FAILED_CHECKS, error)
+        headline = str(error).partition("\n")[0]  # whoever acts on the last one logs the rest
+        logger.warning("health check failed: %d of %d in a row: %s", self._failed, MAX_FAILED_CHECKS, headline)
         if self._failed < MAX_FAILED_CHECKS:
             return
         self._failed, self._reported = 0, str(error)

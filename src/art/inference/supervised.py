@@ -95,7 +95,8 @@ class SupervisedRuntime(SupervisedServer):
             attempts = err.attempts
             facts = await self._reload_facts(adapter, before, err)
             if not await self._is_replaced(server, adapter):
-                raise facts.to_error(f"{adapter.name} could not be loaded: the server was not reachable") from err
+                limit = f"{self._settings.adapter_reload_timeout_s:g} s (serving['adapter_reload_timeout_s'])"
+                raise facts.to_error(f"{adapter.name} was not loaded within {limit}; last: {err.last}") from err
         except ServerGoneError as err:
             facts = await self._reload_facts(adapter, before, err)
             raise facts.to_error(f"{adapter.name} could not be loaded: {str(err).splitlines()[0]}") from err

@@ -46,14 +46,25 @@ async def test_cancelled_while_the_server_works_on_it_it_is_withdrawn(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_files_stay_while_a_load_may_still_get_through(tmp_path: Path) -> None:
-    """The reply is lost for good and the name cannot be unloaded: the server may read the folder later."""
+async def test_files_go_when_the_server_knows_nothing_of_a_load(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, adapter_reload_timeout_s=0.5)
     async with serving(tmp_path, settings=settings, monitored=False) as stand:
         await stand.control(drop_before_load=1_000)
-        with pytest.raises(LocalServingUnavailableError, match="could not be loaded"):
+        with pytest.raises(LocalServingUnavailableError, match="was not loaded within"):
             await stand.publish(1)
         assert served_folders(stand) == 1
+
+
+@pytest.mark.asyncio
+async def test_files_stay_while_a_load_may_still_get_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is still loading and the name cannot be unloaded: it may read the folder later."""
+    monkeypatch.setattr("art.inference.supervised.UNLOAD_TIMEOUT_S", 0.2)
+    settings = dataclasses.replace(SETTINGS, adapter_reload_timeout_s=0.5)
+    async with serving(tmp_path, settings=settings, monitored=False) as stand:
+        await stand.control(load_delay_s=60.0)
+        with pytest.raises(LocalServingUnavailableError, match="was not loaded within"):
+            await stand.publish(1)
+        assert served_folders(stand) == 2
 
 
 @pytest.mark.asyncio

@@ -53,6 +53,22 @@ async def test_a_step_that_the_server_has_already_is_confirmed_without_a_load(tm
         assert await statuses(stand, 0) == [200]
 
 
+@pytest.mark.asyncio
+async def test_a_load_that_takes_longer_than_the_limit_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, adapter_reload_timeout_s=1.0)
+    async with serving(tmp_path, settings=settings) as stand, Rollouts(stand) as rollouts:
+        await stand.control(load_delay_s=3.0)
+        limit = r"policy@1 was not loaded within 1 s \(serving\['adapter_reload_timeout_s'\]\); last: ReadTimeout"
+        with pytest.raises(LocalServingUnavailableError, match=limit) as caught:
+            await stand.publish(1)
+        assert caught.value.facts["health_after"] == "HTTP 200"
+        assert "policy@1" not in (await stand.control(load_delay_s=0.0))["adapters"]
+        await rollouts.go_on()
+        assert (await stand.publish(1)).attempts == 1
+        await rollouts.go_on()
+        assert len(stand.started_pids) == 1
+
+
 @pytest.mark.parametrize(
     "garbage", ['{"choices": "none"}', '{"data": [3]}', "[1, 2]", "<html>no</html>", '{"choices": []}']
 )

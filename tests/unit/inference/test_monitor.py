@@ -71,6 +71,18 @@ async def test_three_failed_checks_in_a_row_are_told_once() -> None:
 
 
 @pytest.mark.asyncio
+async def test_only_whoever_acts_logs_the_whole_diagnosis(caplog: pytest.LogCaptureFixture) -> None:
+    watched, told = Watched(), []  # type: Watched, list[str]
+    watched.outcomes = iter([silent("hung\n  last lines of the log:\n    | a")] * 3)
+    async with watching(watched, told):
+        await eventually(lambda: bool(told))
+    assert "last lines" in told[0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"health check failed: {number} of 3 in a row: hung" for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.asyncio
 async def test_a_server_that_was_given_up_is_told_once() -> None:
     watched, told = Watched(), []  # type: Watched, list[str]
     watched.outcomes = iter([silent("given up")] * 20)
