@@ -17,6 +17,7 @@ from pathlib import Path
 from art.checkpoint_manifest import ADAPTER_CONFIG_FILE as ADAPTER_CONFIG_FILE
 from art.checkpoint_manifest import ADAPTER_WEIGHTS_FILE as ADAPTER_WEIGHTS_FILE
 from art.checkpoint_manifest import (
+    OPTIONAL_FILES,
     MadeBy,
     Manifest,
     Origin,
@@ -249,6 +250,16 @@ def delete_checkpoints(model_dir: Path, keep: Collection[int]) -> list[int]:
             raise CheckpointError(f"checkpoint {path} not deleted: {err}") from err
         deleted.append(step)
     return sorted(deleted)
+
+
+def drop_optional_files(model_dir: Path, keep: int) -> None:
+    """Remove what only the newest step needs from all complete checkpoints but this one, as far as that is possible."""
+    for step in list_steps(model_dir):
+        for name in OPTIONAL_FILES if step != keep else ():
+            try:
+                (checkpoint_dir(model_dir, step) / name).unlink(missing_ok=True)
+            except OSError as err:  # the newer step is saved all the same
+                logger.warning("large file not removed from an older checkpoint: %s", err)
 
 
 def is_process_alive(pid: int) -> bool:

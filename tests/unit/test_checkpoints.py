@@ -159,6 +159,17 @@ def test_a_file_system_that_refuses_to_delete_is_a_checkpoint_error(
     assert checkpoints.delete_checkpoints(tmp_path, keep={2}) == []
 
 
+def test_state_of_the_optimizer_stays_with_one_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = [save(tmp_path, step) for step in (1, 2, 3)]
+    for path in paths:
+        (path / "trainer_state.pt").write_bytes(b"state")
+    (paths[1] / "trainer_state.pt").unlink()
+    (paths[1] / "trainer_state.pt").mkdir()  # what cannot be removed is told, and ends nothing
+    checkpoints.drop_optional_files(tmp_path, keep=3)
+    assert [(path / "trainer_state.pt").exists() for path in paths] == [False, True, True]
+    assert "not removed from an older checkpoint" in caplog.text
+
+
 def test_full_disk_is_a_checkpoint_error(tmp_path: Path) -> None:
     def write_to_full_disk() -> None:
         with checkpoints.stage_checkpoint(tmp_path, 1) as staging:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from art.checkpoint_manifest import TRAINER_STATE_FILE, MadeBy
+from art.checkpoint_manifest import MadeBy
 from art.checkpoints import (
     checkpoint_dir,
-    list_steps,
+    drop_optional_files,
     newest_step,
     next_step,
     origin_after,
@@ -316,9 +316,7 @@ class TrainerWorker:
         origin = origin_after(source, made_by, self._base_model)
         with stage_checkpoint(self._model_dir, step, origin) as staging:
             self._loaded.save(staging, include_optimizer=self._save_optimizer)
-        for older in list_steps(self._model_dir):
-            if older != step:
-                (checkpoint_dir(self._model_dir, older) / TRAINER_STATE_FILE).unlink(missing_ok=True)
+        drop_optional_files(self._model_dir, keep=step)
         return checkpoint_dir(self._model_dir, step)
 
     def _tell_progress(self, step: int, done: int, total: int, row: Mapping[str, float]) -> None:
