@@ -44,6 +44,7 @@ def plain_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
                 for history in trajectory.additional_histories
             ],
             reward=float(trajectory.reward or 0.0),  # None where there is nothing to score
+            start_time=trajectory.start_time,  # a default that is made takes pydantic longer than all the rest
         )
         for trajectory in trajectories
     ]
