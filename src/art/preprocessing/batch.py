@@ -14,6 +14,7 @@ import numpy as np
 
 from art.conversation import is_choice
 from art.dev.settings import ToolSchemaFormat, TrainSettings
+from art.errors import TokenizationError
 from art.preprocessing.advantages import group_advantages
 from art.preprocessing.disk import DiskPackedTensors, packed_tensors_to_dir
 from art.preprocessing.pack import fill_rows
@@ -56,6 +57,7 @@ def build_training_batch(
     chat_template_kwargs: Mapping[str, object] | None,
     rng: random.Random,
     tool_schema_format: ToolSchemaFormat = "vllm_openai",
+    vocabulary_tokens: int | None = None,
 ) -> TrainingBatch:
     """Compute advantages, tokenize, pack and write a batch. Blocks: seconds for large batches.
 
@@ -69,9 +71,10 @@ def build_training_batch(
         chat_template_kwargs: Variables for the chat template, the same as at inference.
         rng: Draws ids and orders.
         tool_schema_format: Shape of tools in the template; by default that of vLLM's server.
+        vocabulary_tokens: How many token ids the trainer's model knows; None: they are not checked.
 
     Raises:
-        TokenizationError: A trajectory cannot be tokenized.
+        TokenizationError: A trajectory cannot be tokenized, or holds tokens that the model does not know.
     """
     metrics = _group_metrics(groups)
     if not metrics["data/step_num_groups_trainable"]:
@@ -88,6 +91,8 @@ def build_training_batch(
             rng=rng,
         )
     )
+    if vocabulary_tokens is not None:
+        _refuse_unknown_tokens(groups, results, vocabulary_tokens)
     if not settings.allow_training_without_logprobs:
         results = [result for result in results if not np.isnan(result.logprobs).all()]
     metrics["data/step_num_trajectories_dropped_untrainable"] = float(_count_untrainable(groups, results))
@@ -160,6 +165,27 @@ def _why_nothing_was_sampled(groups: Sequence[TrajectoryGroup]) -> str:
         f"`response.choices[0]` into messages_and_choices (not its message), sampled with logprobs=True, "
         f"or set allow_training_without_logprobs"
     )
+
+
+def _refuse_unknown_tokens(
+    groups: Sequence[TrajectoryGroup], results: Sequence[TokenizedResult], vocabulary_tokens: int
+) -> None:
+    """Refuse ids that the model has no embedding for: on a GPU, looking one up breaks the whole process."""
+    for result in results:
+        highest = max(result.token_ids)
+        if highest < vocabulary_tokens:
+            continue
+        group_index, index = next(
+            (group_index, index)
+            for group_index, group in enumerate(groups)
+            for index, trajectory in enumerate(group.trajectories)
+            if trajectory is result.trajectory
+        )
+        raise TokenizationError(
+            f"trajectory {index} of group {group_index} holds token {highest}, but the base model knows only "
+            f"{vocabulary_tokens} tokens, numbered from 0: its answers were sampled from another model",
+            trajectory_index=index,
+        )
 
 
 def _count_untrainable(groups: Sequence[TrajectoryGroup], results: Sequence[TokenizedResult]) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -46,15 +47,35 @@ class ChatRenderer:
         self._end_texts: dict[int, str] = {}
 
     def messages(self, messages_and_choices: Sequence[MessageOrChoice]) -> list[dict[str, Any]]:
-        """Give the messages that the template gets."""
-        return [self._reshape(message) for message in get_messages(list(messages_and_choices))]
+        """Give the messages that the template gets.
+
+        Raises:
+            TokenizationError: A message is not one that a server takes.
+        """
+        reshaped = []
+        for index, message in enumerate(get_messages(list(messages_and_choices))):
+            with _refused_if_malformed(f"message {index}", index):
+                reshaped.append(self._reshape(message))
+        return reshaped
+
+    def message(self, entry: MessageOrChoice) -> dict[str, Any]:
+        """Give one message as the template gets it; what is wrong with it is raised as it comes."""
+        return self._reshape(get_messages([entry])[0])
 
     def tools(self, tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
-        """Give the tools that the template gets: `{"type": "function", "function": {…}}` each."""
+        """Give the tools that the template gets: `{"type": "function", "function": {…}}` each.
+
+        Raises:
+            TokenizationError: A tool is not one that a server takes.
+        """
         if not tools:
             return None
-        wrapped = [dict(tool) if "type" in tool else {"type": "function", "function": tool} for tool in tools]
-        return [_as_vllm_dumps(tool) for tool in wrapped] if self._tool_schema_format == "vllm_openai" else wrapped
+        wrapped = []
+        for index, tool in enumerate(tools):
+            with _refused_if_malformed(f"tool {index}"):
+                given = dict(tool) if "type" in tool else {"type": "function", "function": tool}
+                wrapped.append(_as_vllm_dumps(given) if self._tool_schema_format == "vllm_openai" else given)
+        return wrapped
 
     def prompt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
         """Render what the model gets to see when it is to answer after these messages.
@@ -135,6 +156,16 @@ class ChatRenderer:
             as_text = has_only_text and (reshaped.get("role") == "tool" or not self._takes_parts)
             reshaped["content"] = "\n".join(part["text"] for part in parts) if as_text else parts
         return reshaped
+
+
+@contextmanager
+def _refused_if_malformed(what: str, message_index: int | None = None) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise TokenizationError(
+            f"{what} does not have the form of OpenAI's API: {type(err).__name__}: {err}", message_index=message_index
+        ) from err
 
 
 class _CallArguments(dict[str, Any]):

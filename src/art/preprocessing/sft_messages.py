@@ -23,7 +23,7 @@ def checked_messages(messages_and_choices: Sequence[MessageOrChoice], renderer: 
         try:
             fault = _fault_as_given(entry) if isinstance(entry, Mapping) else None
             if fault is None:
-                (message,) = renderer.messages([entry])
+                message = renderer.message(entry)
                 fault = _fault_of_calls(message)
         except (DataError, KeyError, TypeError, ValueError, AttributeError) as err:
             raise TokenizationError(

@@ -143,6 +143,11 @@ class LoraTrainer:
         return int(self._config["init_args"].get("max_seq_length") or INIT_DEFAULTS["max_seq_length"])
 
     @property
+    def vocabulary_tokens(self) -> int:
+        """How many token ids the model knows; a tokenizer may know fewer."""
+        return int(self._require_loaded().model.causal_lm.get_input_embeddings().num_embeddings)
+
+    @property
     def max_conversation_tokens(self) -> int:
         """The longest single conversation that may be trained, in tokens."""
         positions = getattr(self._require_loaded().model.text_config, "max_position_embeddings", None)

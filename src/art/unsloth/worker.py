@@ -244,6 +244,7 @@ class TrainerWorker:
             settings=settings,
             chat_template_kwargs=chat_template_kwargs,
             rng=random.Random(f"{self._seed}/{next_step(self._model_dir)}"),  # so that a resumed run orders rows alike
+            vocabulary_tokens=self._loaded.vocabulary_tokens,
         )
 
     def _prepare_sft(

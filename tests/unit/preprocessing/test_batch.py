@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from art.dev.settings import TrainSettings
+from art.errors import TokenizationError
 from art.preprocessing.batch import TrainingBatch, build_training_batch
 from art.preprocessing.disk import packed_tensors_from_dir
 from art.preprocessing.pack import PackedTensors
@@ -24,6 +25,7 @@ PROMPT_TOKENS = len("user\n" + "U" + "\n" + "assistant\n") + 3  # three special 
 def build(groups: list[TrajectoryGroup], folder: Path, *, tokenizer: Any = TOY, **options: Any) -> TrainingBatch:
     max_sequence_tokens = options.pop("max_sequence_tokens", 32768)
     chat_template_kwargs = options.pop("chat_template_kwargs", None)
+    vocabulary_tokens = options.pop("vocabulary_tokens", None)
     return build_training_batch(
         groups,
         tokenizer=tokenizer,
@@ -33,6 +35,7 @@ def build(groups: list[TrajectoryGroup], folder: Path, *, tokenizer: Any = TOY, 
         settings=replace(TrainSettings(), **options),
         chat_template_kwargs=chat_template_kwargs,
         rng=random.Random(0),
+        vocabulary_tokens=vocabulary_tokens,
     )
 
 
@@ -221,3 +224,16 @@ def test_picture_goes_beside_the_tensors(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     build([group((0.0, 5), (1.0, 5))], tmp_path, plot_tensors=True)
     assert len(list(tmp_path.glob("packed_tensors_plot_*.png"))) == 1
+
+
+@pytest.mark.parametrize("unknown", [2000, 10**23])
+def test_tokens_that_the_model_does_not_know_are_refused(tmp_path: Path, unknown: int) -> None:
+    groups = [group((0.0, 5), (1.0, 5)), group((0.0, 5), (1.0, sampled_choice([65, unknown], "A")), (0.0, 5))]
+    with pytest.raises(TokenizationError, match=f"trajectory 1 of group 1 holds token {unknown}.* only 2000") as caught:
+        build(groups, tmp_path, vocabulary_tokens=2000)
+    assert caught.value.trajectory_index == 1
+
+
+def test_last_token_that_the_model_knows_is_trained(tmp_path: Path) -> None:
+    groups = [group((0.0, 5), (1.0, sampled_choice([65, 1999], "A")))]
+    assert 1999 in read(build(groups, tmp_path, vocabulary_tokens=2000))["tokens"]

@@ -458,3 +458,37 @@ def test_result_without_prompt() -> None:
     assert (rest.token_ids, rest.input_pos) == (result.token_ids[length:], result.input_pos[length:])
     assert (rest.assistant_mask, rest.prompt_length) == (result.assistant_mask[length:], 0)
     assert len(rest.logprobs) == len(rest.token_ids)
+
+
+MALFORMED = [
+    pytest.param({"role": "user", "content": 5}, None, "message 0 does not have the form", id="content"),
+    pytest.param({"role": "user", "content": [5]}, None, "message 0 does not have the form", id="part"),
+    pytest.param(
+        {"role": "assistant", "tool_calls": [{"id": "call-1"}]},
+        None,
+        "message 0 .* KeyError: 'function'",
+        id="tool-call",
+    ),
+    pytest.param({"role": "user", "content": "U"}, [{"type": "function"}], "tool 0 .* KeyError", id="tool"),
+    pytest.param(
+        {"role": "user", "content": "U"},
+        [{"name": "look"}, {"type": "function", "function": {"description": "d"}}],
+        "tool 1 .* KeyError: 'name'",
+        id="nameless-tool",
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "tools", "words"), MALFORMED)
+def test_malformed_messages_and_tools_are_named(message: Any, tools: Any, words: str) -> None:
+    trajectories = [
+        Trajectory(messages_and_choices=[message, answer(BPE, "A")], tools=tools, reward=reward)
+        for reward in (0.0, 1.0)
+    ]
+    with pytest.raises(TokenizationError, match=f"trajectory 0 of group 0: {words}") as caught:
+        list(
+            tokenize_trajectory_groups(
+                BPE, [TrajectoryGroup(trajectories)], False, True, chat_template_tool_schema_format="vllm_openai"
+            )
+        )
+    assert caught.value.trajectory_index == 0
