@@ -25,6 +25,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 15.0  # an engine that is asked to stop needs 2 to 5 s, more when it is busy
+KILL_LIMIT_S = 10.0  # a process that SIGKILL does not end hangs in the kernel
 GROUP_DRAIN_S = 2.0  # helpers of a gone leader (such as a resource tracker) may tidy up this long
 
 _WATCHDOG_CODE = """
@@ -165,18 +166,21 @@ class ChildProcess:
         self.kill_group()
 
     def kill_group(self) -> None:
-        """End the child and everything in its group at once, and wait until they are gone. Safe to call twice."""
+        """End the child at once, and then what is left of its group; wait until all are gone. Safe to call twice.
+
+        Those that a child leaves behind may tidy up first: Python's resource tracker deletes its semaphores.
+        """
         self.stop_requested = True
         if self not in _living:
             return  # the group's number may be somebody else's by now
-        deadline = time.monotonic() + GROUP_DRAIN_S
+        if self.is_running:
+            self._process.kill()
+            self._wait_until(time.monotonic() + KILL_LIMIT_S)
         if not self.is_running:
-            while _is_group_alive(self.pid) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            _signal_group(self.pid, signal.SIGCONT)
+            self._wait_for_group(GROUP_DRAIN_S)
         _signal_group(self.pid, signal.SIGKILL)
-        self._wait_until(time.monotonic() + 10.0)
-        while _is_group_alive(self.pid) and time.monotonic() < deadline + 10.0:
-            time.sleep(0.02)
+        self._wait_for_group(KILL_LIMIT_S)
         self._watchdog.terminate()
         self._watchdog.wait()
         _living.discard(self)
@@ -192,6 +196,11 @@ class ChildProcess:
             logger.debug("child ended: pid=%d %s", self.pid, describe_exit(code))
         self.exited.set_result(code)
         self._watchdog.wait()  # it ends what the child left behind, then itself
+
+    def _wait_for_group(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while _is_group_alive(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def _wait_until(self, deadline: float) -> None:
         try:

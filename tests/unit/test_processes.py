@@ -161,3 +161,19 @@ def test_child_without_watchdog_is_not_left_behind(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="no more processes"):
         start(SLEEP, tmp_path)
     assert not is_running(pids[0])
+
+
+def test_a_hung_child_that_is_killed_leaves_no_semaphore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art.processes.GROUP_DRAIN_S", 60.0)  # however busy the machine is
+    code = (
+        "import multiprocessing, time; lock = multiprocessing.get_context('spawn').Lock();"
+        "print(lock._semlock.name, flush=True); time.sleep(1000)"
+    )
+    child = start([sys.executable, "-c", code], tmp_path)
+    wait_until(lambda: log_tail(child.log_path).startswith("/mp-"))
+    semaphore = Path("/dev/shm") / f"sem.{log_tail(child.log_path).strip()[1:]}"
+    assert semaphore.exists()
+    os.killpg(child.pid, signal.SIGSTOP)
+    child.kill_group()
+    assert child.exit_code == -signal.SIGKILL
+    assert not semaphore.exists()
