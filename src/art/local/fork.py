@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import logging
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 from art.checkpoint_manifest import OPTIONAL_FILES, Manifest, Origin, ParentCheckpoint, read_manifest
 from art.checkpoints import (
     checkpoint_dir,
+    is_process_alive,
     newest_step,
     next_step,
     remove_abandoned_staging,
@@ -20,6 +23,7 @@ from art.checkpoints import (
     verify_checkpoint,
 )
 from art.errors import CheckpointError
+from art.folders import remove
 from art.utils.directory_lock import DirectoryLock
 from art.utils.s3_bucket import Bucket
 from art.utils.s3_checkpoints import RemoteCheckpoint, fetch_checkpoint, remote_manifest
@@ -138,7 +142,12 @@ def _copy_files(source: Path, target: Path) -> None:
 
 def export_checkpoint(source: Path, target: Path) -> None:
     """Copy a checkpoint to any folder, which has all of it or is not there; files of one that is there are replaced."""
-    staging = target.parent / f".{target.name}-{secrets.token_hex(4)}"
+    prefix = f".{target.name}.art-"
+    for left in target.parent.glob(f"{glob.escape(prefix)}*-*"):  # by a copy that was killed
+        writer = left.name.removeprefix(prefix).split("-")[0]
+        if writer.isdecimal() and not is_process_alive(int(writer)):
+            remove(left)
+    staging = target.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
     try:
         staging.mkdir(parents=True)
         _copy_files(source, staging)
@@ -154,4 +163,4 @@ def export_checkpoint(source: Path, target: Path) -> None:
     except OSError as err:
         raise CheckpointError(f"checkpoint {source} not copied to {target}: {err}") from err
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        remove(staging)

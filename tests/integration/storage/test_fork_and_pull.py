@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,9 @@ def test_checkpoint_is_copied_to_a_folder_of_the_users(tmp_path: Path) -> None:
     old, new = (save_checkpoint(folder_of(tmp_path, "m"), step, value=step) for step in (1, 2))
     (new / "trainer_state.pt").unlink()
     wanted = tmp_path / "deep" / "export"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (wanted.parent / f".export.art-{ended.pid}-1234abcd").mkdir(parents=True)  # of a copy that was killed
     assert pull(tmp_path, model, step=1, local_path=str(wanted)) == wanted
     assert contents(wanted) == contents(old)
     assert pull(tmp_path, model, local_path=str(wanted)) == wanted
