@@ -6,6 +6,7 @@ What the judge is told stands in `art.rewards.ruler_prompt`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import logging
 import math
@@ -68,7 +69,8 @@ async def ruler(
         A score for each trajectory, in their order. Scores are the judge's own, also outside 0 to 1.
 
     Raises:
-        JudgeError: The judge's answer cannot be used; a `ValueError` too. Errors of the call itself are litellm's.
+        JudgeError: The judge's answer cannot be used, nor the one when it was asked a second time; a `ValueError`
+            too. Errors of the call itself are litellm's.
     """
     conversations = [get_messages(list(messages)) for messages in message_lists]
     if not conversations:
@@ -81,10 +83,20 @@ async def ruler(
         )
     shown = conversations[:1] if are_same else conversations
     prompt = user_prompt(shown, tools, shared=0 if are_same else shared)
-    answer = await _ask(judge_model, system_prompt(rubric), prompt, extra_litellm_params or {})
-    if debug:
-        logger.info("RULER: the judge answered %s", answer)
-    scores = _parse(answer, wanted=len(shown))
+    ask = functools.partial(
+        _ask,
+        system_prompt(rubric),
+        prompt,
+        model=judge_model,
+        extra_params=extra_litellm_params or {},
+        wanted=len(shown),
+        debug=debug,
+    )
+    try:
+        scores = await ask()
+    except JudgeError as err:
+        logger.warning("RULER: the judge is asked a second time: %s", err)
+        scores = await ask()
     if are_same:
         first = scores[0]
         return [first.model_copy(update={"trajectory_id": str(n + 1)}) for n in range(len(conversations))]
@@ -160,22 +172,27 @@ def _scored(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
     )
 
 
-async def _ask(judge_model: str, task: str, prompt: str, extra_params: dict[str, Any]) -> str:
+async def _ask(
+    task: str, prompt: str, *, model: str, extra_params: dict[str, Any], wanted: int, debug: bool
+) -> list[TrajectoryScore]:
     litellm = await _import_litellm()
     messages = [{"role": "system", "content": task}, {"role": "user", "content": prompt}]
-    call = {"model": judge_model, "messages": messages, "response_format": Response, "caching": False, **extra_params}
+    call = {"model": model, "messages": messages, "response_format": Response, "caching": False, **extra_params}
     response = await litellm.acompletion(**call)
-    _record_cost(response, judge_model)
+    _record_cost(response, model)
     if not response.choices:
-        raise JudgeError(f"the judge {judge_model} gave no answer: its response has no choices", answer="")
+        raise JudgeError(f"the judge {model} gave no answer: its response has no choices", answer="")
     choice = response.choices[0]
     if not choice.message.content:
         raise JudgeError(
-            f"the judge {judge_model} gave no text (finish reason {choice.finish_reason!r}); where it ran out of "
+            f"the judge {model} gave no text (finish reason {choice.finish_reason!r}); where it ran out of "
             "tokens, raise the limit in extra_litellm_params",
             answer="",
         )
-    return str(choice.message.content)
+    answer = str(choice.message.content)
+    if debug:
+        logger.info("RULER: the judge answered %s", answer)
+    return _parse(answer, wanted=wanted)
 
 
 async def _import_litellm() -> Any:

@@ -102,6 +102,25 @@ async def test_unusable_answer_is_a_value_error_that_says_why(answer: Any, compl
         assert caught.value.answer == answer
 
 
+@pytest.mark.parametrize("first", [scored(("1", 1)), "no JSON", {"role": "assistant", "content": None}])
+async def test_judge_whose_answer_is_unusable_is_asked_a_second_time(
+    first: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(ScriptedOpenAI(first, scored(("1", 1), ("2", 0)), "never asked for")) as server:
+        scores = await ruler([say("a"), say("b")], JUDGE, reach(server))
+    assert [score.score for score in scores] == [1.0, 0.0]
+    assert len(server.chats) == 2
+    assert server.chats[0]["messages"] == server.chats[1]["messages"]
+    assert "asked a second time" in caplog.text
+
+
+async def test_judge_is_not_asked_a_third_time() -> None:
+    async with serving(ScriptedOpenAI("no JSON", scored(("1", 1)), scored(("1", 1), ("2", 0)))) as server:
+        with pytest.raises(JudgeError, match="it scored: 1"):
+            await ruler([say("a"), say("b")], JUDGE, reach(server))
+    assert len(server.chats) == 2
+
+
 async def test_score_that_is_not_a_number_is_refused() -> None:
     answer = '{"scores": [{"trajectory_id": "1", "explanation": "", "score": NaN}]}'
     with pytest.raises(JudgeError):
@@ -206,7 +225,9 @@ async def test_cost_of_the_judge_goes_to_the_active_builder() -> None:
         with pytest.raises(JudgeError):
             await judge("no JSON", "a")
     row = await builder.flush()
-    assert row["costs/train/judge/ruler"] == pytest.approx(2 * (10 * 1.0 + 5 * 2.0) / 1e6)
+    assert row["costs/train/judge/ruler"] == pytest.approx(
+        3 * (10 * 1.0 + 5 * 2.0) / 1e6
+    )  # the second judge was asked twice
 
 
 async def test_unknown_price_is_no_error() -> None:
@@ -230,7 +251,7 @@ async def test_cancelling_reaches_the_caller() -> None:
         task = asyncio.create_task(
             ruler_score_group(make_group("a", "b"), JUDGE, reach(server), swallow_exceptions=True)
         )
-        while not server.chats:
+        while not server.chats and not task.done():
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
