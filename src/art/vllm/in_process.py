@@ -13,7 +13,7 @@ from typing import TypeVar
 import httpx
 
 from art.dev.settings import ServingSettings
-from art.errors import AdapterLoadError, ARTError, LocalServingUnavailableError, ServerStartError
+from art.errors import AdapterLoadError, ARTError, LocalServingUnavailableError
 from art.inference.admin_client import AdminClient
 from art.inference.diagnosis import ServingFacts
 from art.inference.runtime import AdapterFiles
@@ -25,6 +25,7 @@ from art.vllm.engine import EnginePlan, engine_environment, engine_turn, parse_p
 from art.vllm.engine_start import StartedEngine, start_guarded_engine
 from art.vllm.engine_watch import EngineGoneError, EngineWatch
 from art.vllm.server import OpenAIServer, bind_listener
+from art.vllm.start_errors import size_of, start_error
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class InProcessRuntime:
             ServerStartError: The engine did not start.
         """
         listener = bind_listener(host, port)
+        log_began = size_of(log_path)
         started: StartedEngine | None = None
         try:
             api = await asyncio.to_thread(load_vllm_api)
@@ -105,12 +107,7 @@ class InProcessRuntime:
                 await uninterrupted(asyncio.to_thread(started.shut_down))
             if isinstance(err, ARTError) or not isinstance(err, Exception):
                 raise
-            raise ServerStartError(
-                f"the inference engine for {plan.engine_args.get('model')} did not start: {_root_cause(err)}; "
-                f"log: {log_path}",
-                command=f"in-process engine {dict(plan.engine_args)}",
-                log_path=str(log_path),
-            ) from err
+            raise start_error(err, plan, log_path, log_began) from err
         return cls(api, started, server, plan, settings, log_path, on_death or _do_nothing)
 
     @property
@@ -313,9 +310,3 @@ class InProcessRuntime:
 
 async def _do_nothing(error: LocalServingUnavailableError) -> None:
     return None
-
-
-def _root_cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
