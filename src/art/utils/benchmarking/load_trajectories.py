@@ -120,7 +120,7 @@ def _read(file: _TrajectoryFile, *, first_group: int) -> Iterator[dict[str, Any]
         }
         for column, prefix in _NUMBERS.items():
             for name, value in _parse(stored.get(column)).items():
-                row[prefix + name] = None if value is None else float(value)
+                row[prefix + name] = _number_or_null(value)
         for column, prefix in _TEXTS.items():
             for name, value in _parse(stored.get(column)).items():
                 row[prefix + name] = None if value is None else str(value)
@@ -131,6 +131,13 @@ def _message(stored: dict[str, Any]) -> dict[str, Any]:
     # Files of the first layout tell a Choice by its finish reason.
     trainable = stored["trainable"] if "trainable" in stored else stored.get("finish_reason") is not None
     return {name: stored.get(name) for name in ("role", "content", "tool_calls")} | {"trainable": bool(trainable)}
+
+
+def _number_or_null(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):  # a script may assign anything to its metrics
+        return None
 
 
 def _parse(text: str | None) -> dict[str, Any]:

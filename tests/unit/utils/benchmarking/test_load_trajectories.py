@@ -13,6 +13,7 @@ import pytest
 
 import art
 from art.utils.benchmarking.load_trajectories import load_trajectories
+from art.utils.trajectory_logging import write_trajectory_groups_parquet
 from tests.support.conversations import make_choice, make_tool_call, make_trajectory
 
 BASE = ["model", "split", "step", "reward", "group_number", "messages", "logs"]
@@ -62,6 +63,21 @@ def test_every_trajectory_is_a_row_with_its_metrics_and_metadata(tmp_path: Path)
         [make_tool_call()],
     )
     assert frame.schema["metric_right"] == pl.Float64
+
+
+def test_metric_that_is_no_number_loses_no_row(tmp_path: Path) -> None:
+    odd: Any = {"answer": "text", "unknown": None, "many": [1]}
+    trajectory = make_trajectory(0.5)
+    trajectory.metrics = odd
+    path = tmp_path / "mail" / "models" / "a" / "trajectories" / "val" / "0000.parquet"
+    write_trajectory_groups_parquet(
+        [art.TrajectoryGroup([trajectory, make_trajectory(1.0, metrics={"answer": 2})])], path
+    )
+
+    frame = load(tmp_path)
+
+    assert frame["reward"].to_list() == [0.5, 1.0]
+    assert frame["metric_answer"].to_list() == [None, 2.0]
 
 
 def test_groups_are_numbered_apart_across_models_splits_steps_and_files(tmp_path: Path) -> None:
