@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from art.dev.settings import ToolSchemaFormat
@@ -78,7 +78,42 @@ def tokenize_sft_batch(
         TokenizationError: A trajectory is broken; names it.
     """
     renderer = ChatRenderer(tokenizer, chat_template_kwargs, chat_template_tool_schema_format)
-    return tokenize_with(renderer, trajectory_batch, learning_rate, max_seq_length, first_index)
+    remarks = SFTRemarks()
+    batch = tokenize_with(renderer, trajectory_batch, learning_rate, max_seq_length, first_index, remarks)
+    remarks.log(max_seq_length)
+    return batch
+
+
+@dataclass
+class SFTRemarks:
+    """What is to be said of trajectories that are not trained, once for many batches.
+
+    Attributes:
+        num_dropped: Trajectories of which a sequence was too long.
+        longest: Tokens of the longest such sequence.
+        unanswered: Trajectories without an assistant message.
+    """
+
+    num_dropped: int = 0
+    longest: int = 0
+    unanswered: list[int] = field(default_factory=list)
+
+    def log(self, max_seq_length: int | None) -> None:
+        """Warn of them, if there are any."""
+        if self.num_dropped:
+            logger.warning(
+                "dropped sequences of %d trajectories that are longer than %s tokens (the longest has %d); raise "
+                "max_seq_length to train on them",
+                self.num_dropped,
+                max_seq_length,
+                self.longest,
+            )
+        if self.unanswered:
+            logger.warning(
+                "%d trajectories hold no assistant message, first trajectory %d",
+                len(self.unanswered),
+                self.unanswered[0],
+            )
 
 
 def tokenize_with(
@@ -87,32 +122,21 @@ def tokenize_with(
     learning_rate: float,
     max_seq_length: int | None,
     first_index: int,
+    remarks: SFTRemarks,
 ) -> SFTBatch:
-    """Do what `tokenize_sft_batch` does, with a renderer that serves many batches."""
+    """Do what `tokenize_sft_batch` does, with a renderer and remarks that serve many batches."""
     kept: list[SFTSequence] = []
-    dropped_tokens: list[int] = []
-    unanswered: list[int] = []
     num_dropped = 0
     for index, trajectory in enumerate(trajectory_batch, start=first_index):
         sequences = list(_sequences_of_trajectory(trajectory, index, renderer))
-        too_long = [
-            len(found.token_ids) for found in sequences if max_seq_length and len(found.token_ids) > max_seq_length
-        ]
-        num_dropped += bool(too_long)
+        lengths = [len(found.token_ids) for found in sequences]
+        if max_seq_length and max(lengths, default=0) > max_seq_length:
+            num_dropped += 1
+            remarks.longest = max(remarks.longest, *lengths)
         if not sequences:
-            unanswered.append(index)
-        dropped_tokens += too_long
+            remarks.unanswered.append(index)
         kept += [found for found in sequences if not max_seq_length or len(found.token_ids) <= max_seq_length]
-    if dropped_tokens:
-        logger.warning(
-            "dropped sequences of %d trajectories that are longer than %s tokens (the longest has %d); raise "
-            "max_seq_length to train on them",
-            num_dropped,
-            max_seq_length,
-            max(dropped_tokens),
-        )
-    if unanswered:
-        logger.warning("%d trajectories hold no assistant message, first trajectory %d", len(unanswered), unanswered[0])
+    remarks.num_dropped += num_dropped
     return SFTBatch(
         trajectory_tensors=[_as_tensors(sequence) for sequence in kept],
         learning_rate=learning_rate,

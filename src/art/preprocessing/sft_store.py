@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from art.dev.settings import ToolSchemaFormat
 from art.errors import NoTrainableTokensError
 from art.preprocessing.chat import ChatRenderer
-from art.preprocessing.sft import SFTBatch, tokenize_with
+from art.preprocessing.sft import SFTBatch, SFTRemarks, tokenize_with
 from art.preprocessing.tokenizer_protocol import Tokenizer
 from art.trajectories import Trajectory
 
@@ -151,6 +151,7 @@ def store_part(
     import torch
 
     renderer = ChatRenderer(tokenizer, chat_template_kwargs, tool_schema_format)
+    remarks = SFTRemarks()
     batches = [
         tokenize_with(
             renderer,
@@ -158,9 +159,11 @@ def store_part(
             0.0,  # set when the batch is read
             max_seq_length,
             first_index + start,
+            remarks,
         )
         for start in range(0, len(trajectories), batch_size)
     ]
+    remarks.log(max_seq_length)
     path = store / f"{first_index:09d}.pt"
     try:
         torch.save([dataclasses.asdict(batch) for batch in batches], path)

@@ -95,6 +95,15 @@ def test_abandoned_folders_are_removed_and_nothing_else(tmp_path: Path) -> None:
     remove_abandoned_stores(tmp_path / "nowhere")
 
 
+def test_what_is_not_trained_is_said_once_for_many_batches(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = make_store(tmp_path / "tensors")
+    store(folder, [trajectory(answer) for answer in ("5", None, "a" * 2000, None, "a" * 1500, "5")], max_seq_length=100)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert messages[0].startswith("dropped sequences of 2 trajectories that are longer than 100 tokens")
+    assert messages[1] == "2 trajectories hold no assistant message, first trajectory 1"
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     folder = make_store(tmp_path / "tensors")
     (folder / "000000000.pt").symlink_to("/dev/full")
