@@ -55,6 +55,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: validate_internal_config({"engine_arg": {}}),  # type: ignore[typeddict-unknown-key]
         "'engine_arg' (did you mean 'engine_args'?)",
     ),
+    "internal config that is no dictionary": (
+        lambda: validate_internal_config("engine_args"),  # type: ignore[arg-type]
+        "_internal_config must be a dictionary",
+    ),
     "misspelt training option": (
         lambda: resolve_train_settings(TrainConfig(), {"ppoo": True}),  # type: ignore[typeddict-unknown-key]
         "'ppoo' (did you mean 'ppo'?)",
@@ -89,6 +93,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "limit without its number": (lambda: limit_concurrency(rollout), "write `@limit_concurrency(10)`"),  # type: ignore[arg-type]
     "slash in a name": (lambda: art.Model(name="a/b", project="p"), "a/b"),
 }
+
+
+@pytest.mark.parametrize("backend", [FakeLocalBackend, None, "local"])
+def test_registering_with_what_is_no_backend(backend: Any) -> None:
+    with pytest.raises(TypeError, match=r"await model\.register\(LocalBackend\(\)\)"):
+        asyncio.run(trainable().register(backend))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

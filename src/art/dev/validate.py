@@ -71,9 +71,14 @@ def validate_internal_config(config: InternalModelConfig | None) -> None:
         ConfigurationError: A top-level or serving key is unknown, a type or value is wrong, or settings contradict.
         NotImplementedError: A backend or mode of other releases is asked for.
     """
-    given: dict[str, Any] = {key: value for key, value in (config or {}).items() if key not in _OF_OLDER_RELEASES}
-    for key in _OF_OLDER_RELEASES & (config or {}).keys():
+    if not isinstance(config, Mapping | None):
+        raise ConfigurationError(
+            f"{_WHERE} must be a dictionary, such as art.dev.InternalModelConfig(…), got {config!r}"
+        )
+    given: dict[str, Any] = dict(config or {})
+    for key in _OF_OLDER_RELEASES & given.keys():
         logger.warning("%s[%r] has no effect: trainer and server are apart in every mode", _WHERE, key)
+        del given[key]
     refuse_unknown_keys(_WHERE, given, InternalModelConfig.__annotations__)
     for key in ("tinker_args", "tinker_native_args"):
         if given.get(key) is not None:

@@ -163,7 +163,10 @@ class Model(BaseModel, Generic[ModelConfig, StateType]):
 
         Raises:
             ConfigurationError: `config` cannot be written as JSON.
+            TypeError: It is no backend.
         """
+        if isinstance(backend, type) or not hasattr(backend, "register"):
+            raise TypeError(f"a backend is needed, as in `await model.register(LocalBackend())`, got {backend!r}")
         check_config(self.config)
         previous, self._backend = self._backend, backend
         try:
