@@ -7,9 +7,11 @@ import random
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, overload
+
+from pydantic import BaseModel
 
 from art.errors import DataError
 
@@ -32,9 +34,15 @@ class MCPTool:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MCPTool:
-        """Read what `to_dict` gave, or a tool as MCP servers list it (with `inputSchema`)."""
-        parameters = data.get("parameters", data.get("inputSchema"))
-        return cls(data["name"], data.get("description") or "", parameters or {"type": "object", "properties": {}})
+        """Read what `to_dict` gave, or a tool as MCP servers list it (with `inputSchema`) or OpenAI's client takes it.
+
+        Raises:
+            DataError: It is none of these.
+        """
+        given = _fields("tool", data)
+        tool = _fields("tool", given.get("function", given), needed="name")
+        parameters = tool.get("parameters", tool.get("inputSchema"))
+        return cls(tool["name"], tool.get("description") or "", parameters or {"type": "object", "properties": {}})
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields as a dict."""
@@ -63,10 +71,15 @@ class MCPResource:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MCPResource:
-        """Read what `to_dict` gave, or a resource as MCP servers list it (with `mimeType`)."""
-        uri = str(data["uri"])
-        mime_type = data.get("mime_type", data.get("mimeType"))
-        return cls(uri, data.get("name") or uri, data.get("description") or "", mime_type)
+        """Read what `to_dict` gave, or a resource as MCP servers list it (with `mimeType`).
+
+        Raises:
+            DataError: It is neither.
+        """
+        given = _fields("resource", data, needed="uri")
+        uri = str(given["uri"])
+        mime_type = given.get("mime_type", given.get("mimeType"))
+        return cls(uri, given.get("name") or uri, given.get("description") or "", mime_type)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the fields as a dict."""
@@ -217,3 +230,11 @@ class GeneratedScenarioCollection:
             count = distribution[difficulty]
             share = count / len(self.scenarios) if self.scenarios else 0.0
             sys.stdout.write(f"difficulty {difficulty}/{HARDEST}: {count:4d} ({share:.0%})\n")
+
+
+def _fields(what: str, item: Any, *, needed: str | None = None) -> Mapping[str, Any]:
+    """Give the fields of a dict, or of an object of an MCP client's."""
+    fields = item.model_dump() if isinstance(item, BaseModel) else item
+    if not isinstance(fields, Mapping) or (needed is not None and needed not in fields):
+        raise DataError(f"expected a {what} of an MCP server, a dict with a {needed or 'name'}, got {item!r}")
+    return fields

@@ -4,7 +4,9 @@ import random
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from art.errors import DataError
 from art.mcp import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool, complete_task_tool
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
@@ -99,3 +101,27 @@ def test_agents_can_end_their_task() -> None:
     schema = complete_task_tool.to_tool_schema()
     assert schema["function"]["name"] == "complete_task"
     assert "summary" in schema["function"]["parameters"]["required"]
+
+
+def test_tools_and_resources_as_clients_and_servers_give_them() -> None:
+    class Tool(BaseModel):
+        name: str = "find"
+        description: str | None = None
+        inputSchema: dict[str, Any] = {"type": "object"}
+
+    class Resource(BaseModel):
+        uri: str = "file:///x"
+        mimeType: str | None = "text/plain"
+
+    tool, resource = Tool(), Resource()
+    assert MCPTool.from_dict(tool) == MCPTool("find", "", {"type": "object"})  # type: ignore[arg-type]
+    assert MCPTool.from_dict(MCPTool("find", "", {"type": "object"}).to_tool_schema()) == MCPTool.from_dict(tool)  # type: ignore[arg-type]
+    assert MCPResource.from_dict(resource) == MCPResource("file:///x", "file:///x", "", "text/plain")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("item", ["find", None, {"title": "find"}, {"function": "find"}])
+def test_what_is_no_tool_is_named(item: Any) -> None:
+    with pytest.raises(DataError, match="expected a tool of an MCP server"):
+        MCPTool.from_dict(item)
+    with pytest.raises(DataError, match="expected a resource of an MCP server, a dict with a uri"):
+        MCPResource.from_dict(item)
