@@ -226,7 +226,7 @@ def _cell(text: str) -> str:
 # What pages may ask for -------------------------------------------------------------------------------------------
 
 _INIT_DEFAULTS = settings.INIT_DEFAULTS
-_ENGINE_DEFAULTS = {**settings.ENGINE_DEFAULTS, "max_loras": 2}
+_ENGINE_DEFAULTS = {**settings.ENGINE_DEFAULTS, "max_loras": settings.ServingSettings().max_live_adapters + 1}
 
 
 def _dictionary(section: Any, defaults: Mapping[str, Any], texts: Mapping[str, str], prefix: str) -> str:

@@ -264,6 +264,38 @@ def test_requests_around_a_training_step_are_neither_cut_off_nor_refused(serving
     assert (late["status"], len(late["tokens"])) == (200, 4)
 
 
+def test_requests_keep_their_own_weights_while_other_adapters_are_loaded(serving: Serving, tiny: TinyModel) -> None:
+    publisher, _ = publish_first(serving, tiny, "mixed")
+    serving.loop.run(publisher.publish(2, tiny.adapters[2]))
+    names = ["mixed@1", "mixed@2"]
+    engine, request_type = serving.runtime._engine, serving.runtime._api.LoRARequest
+    late = iter(range(20_000, 20_100))
+
+    async def answer(name: str) -> dict[str, Any]:
+        return await complete(serving, name, tokens=500, prompt="say yes")
+
+    async def load_amid_answers() -> list[dict[str, Any]] | None:
+        running = [asyncio.create_task(answer(name)) for name in names]
+        while set(names) - set(await serving.runtime.requests_in_flight()):
+            await asyncio.sleep(0)
+        for _ in range(3):  # both are read by then, and no other request changes what the batch is made of
+            processed = await serving.runtime.progress_count()
+            while await serving.runtime.progress_count() == processed and not all(task.done() for task in running):
+                await asyncio.sleep(0)
+        for seed in (3, 4):
+            number = next(late)
+            await engine.add_lora(request_type(f"late{number}", number, str(tiny.adapters[seed])))
+        was_amid = not any(task.done() for task in running)
+        answers = await asyncio.gather(*running)
+        return answers if was_amid else None
+
+    expected = [serving.loop.run(answer(name))["tokens"] for name in names]
+    attempts = (serving.loop.run(load_amid_answers()) for _ in range(10))
+    answers = next(answers for answers in attempts if answers is not None)
+    assert [reply["finish"] for reply in answers] == ["length", "length"]
+    assert [reply["tokens"] for reply in answers] == expected
+
+
 @pytest.mark.parametrize("error", [RuntimeError("training broke"), MemoryError(), asyncio.CancelledError()])
 def test_generation_goes_on_whatever_happens_while_yielded(
     serving: Serving, tiny: TinyModel, error: BaseException

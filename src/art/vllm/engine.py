@@ -66,7 +66,7 @@ def plan_engine(
         engine_args: Completed engine arguments of the model.
         server_config: Completed `OpenAIServerConfig`; its engine arguments give way to the model's.
         overrides: Engine arguments that the caller put into the server's configuration; they win.
-        max_live_adapters: Steps that stay addressable; the engine keeps them all in memory, and one more.
+        max_live_adapters: Steps that stay addressable; the engine has a slot for each, and for one more.
         has_cuda: Whether the engine runs on a GPU.
         cpu_threads: Threads of an engine on a CPU.
 
@@ -75,12 +75,20 @@ def plan_engine(
     """
     engine: dict[str, Any] = {**dict(server_config.get("engine_args") or {}), **engine_args, **overrides}
     engine["enable_lora"] = True
-    engine.setdefault("max_loras", 2)
+    # A batch may mix as many adapters as there are slots. Loading one more takes a slot from another, and vLLM (0.20.2)
+    # goes on with the old places where all of them are in the batch: requests are answered with each other's weights.
+    engine.setdefault("max_loras", max_live_adapters + 1)
     engine.setdefault("max_cpu_loras", max(int(engine["max_loras"]), max_live_adapters) + 2)
     if int(engine["max_cpu_loras"]) <= max_live_adapters:
         raise ConfigurationError(
             f"engine_args['max_cpu_loras']={engine['max_cpu_loras']} must be above serving['max_live_adapters']="
             f"{max_live_adapters}: a new adapter is loaded before the oldest one goes"
+        )
+    if int(engine["max_loras"]) <= max_live_adapters:
+        logger.warning(
+            "engine_args['max_loras'] is %s, not above serving['max_live_adapters'] %d: a request may be answered with "
+            "another step's weights for some tokens, where a batch mixes %s steps while one more is loaded",
+            *(engine["max_loras"], max_live_adapters, engine["max_loras"]),
         )
     server = {
         key: value
