@@ -103,8 +103,8 @@ def open_listener(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as err:
         listener.close()
         raise ConfigurationError(
-            f"the inference server cannot listen on {host}:{port}: {err}; choose another host or port, or no port for a "
-            "free one"
+            f"the inference server cannot listen on {host}:{port}: {err}; choose another host or port, or no "
+            "port for a free one"
         ) from err
     return listener
 
