@@ -156,8 +156,14 @@ async def test_a_server_that_is_given_up_ends_the_run_with_its_diagnosis_and_a_n
         assert again.state.policy_version == newest + 2
         assert model.get_inference_name() == f"given-up@{newest + 2}"
         left = (model.read_state() or {})["_pipeline_trainer"]["unfinished_offsets"]
-        assert not set(left) & set(progress["unfinished_offsets"][:2])  # they came first
         model_dir = Path(model._get_output_dir())
         assert list_steps(model_dir) == list(range(newest + 3))
-        trained = [number for step in range(1, newest + 3) for number in trained_numbers(model_dir, step)]
-        assert len(trained) == len(set(trained)) >= 2 * (newest + 1)  # the row of a step that was cut off is absent
+        before, after = (
+            [number for step in steps for number in trained_numbers(model_dir, step)]
+            for steps in (range(1, newest + 1), range(newest + 1, newest + 3))
+        )
+        assert len({*before, *after}) == len(before) + len(after)
+        assert len(before) >= 2 * (newest - 1)  # the row of a step that was cut off is absent
+        assert len(after) == 4
+        assert not set(after) & set(left)
+        assert set(after) & set(progress["unfinished_offsets"])  # they came first
