@@ -20,6 +20,7 @@ from tests.support.conversations import make_choice
 SCRIPT = """
 import pickle, sys
 from enum import Enum
+from openai.types.chat.parsed_chat_completion import ParsedChatCompletionMessage, ParsedChoice
 from pydantic import BaseModel
 import art
 from art.preprocessing.plain_copies import plain_groups
@@ -32,13 +33,19 @@ class Call(BaseModel):
     id: str
     name: str | None = None
 
+class Answer(BaseModel):
+    x: int
+
+message = ParsedChatCompletionMessage[Answer](role="assistant", content='{"x": 1}', parsed=Answer(x=1))
+choice = ParsedChoice[Answer](finish_reason="stop", index=0, message=message)
+
 class Mine(art.Trajectory):
     answer: str | None = None
 
 class Group(art.TrajectoryGroup): ...
 
 rollout = Mine(
-    messages_and_choices=[{"role": Role.USER, "content": Text("hi"), "tool_calls": [Call(id="c")]}],
+    messages_and_choices=[{"role": Role.USER, "content": Text("hi"), "tool_calls": [Call(id="c")]}, choice],
     additional_histories=[{"messages_and_choices": [{"role": Role.USER, "content": Text("again")}]}],
     reward=0.5,
     answer="x",
@@ -57,7 +64,10 @@ def test_nothing_of_the_scripts_own_classes_is_left() -> None:
     (trajectory,) = group.trajectories
     assert type(trajectory) is Trajectory
     assert trajectory.reward == 0.5
-    assert trajectory.messages_and_choices == [{"role": "user", "content": "hi", "tool_calls": [{"id": "c"}]}]
+    question, answer = trajectory.messages_and_choices
+    assert question == {"role": "user", "content": "hi", "tool_calls": [{"id": "c"}]}
+    assert type(answer) is Choice
+    assert answer.message.content == '{"x": 1}'
     (history,) = trajectory.additional_histories
     assert history.messages_and_choices == [{"role": "user", "content": "again"}]
 
