@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -96,16 +97,17 @@ def open_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited: no answer waits for acknowledgements
+    # Inherited by its connections. asyncio sets it only on sockets made for TCP by name, which those accepted here are
+    # not: each answer would wait 40 ms between head and body for the client's delayed acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
         listener.listen(2048)
     except (OSError, OverflowError) as err:
         listener.close()
-        raise ConfigurationError(
-            f"the inference server cannot listen on {host}:{port}: {err}; choose another host or port, or no "
-            "port for a free one"
-        ) from err
+        is_taken = isinstance(err, OSError) and err.errno == errno.EADDRINUSE
+        hint = "another program uses it; choose another port, or none" if is_taken else "choose another host or port"
+        raise ConfigurationError(f"the inference server cannot listen on {host}:{port}: {err}; {hint}") from err
     return listener
 
 

@@ -28,6 +28,20 @@ def keep_log(path: Path) -> Path | None:
     return kept
 
 
+def check_log(path: Path) -> None:
+    """Look whether a log can be written; nothing is written to it.
+
+    Raises:
+        ConfigurationError: The folder or file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+    except OSError as err:
+        raise _unwritable(path, err) from err
+
+
 def start_log(path: Path) -> Path:
     """Make room for a new log: an existing file `vllm.log` becomes `vllm.1.log`, `vllm.2.log`, … (oldest is 1).
 
@@ -37,13 +51,8 @@ def start_log(path: Path) -> Path:
     Raises:
         ConfigurationError: The folder or file cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        keep_log(path)
-        with path.open("ab"):
-            pass
-    except OSError as err:
-        raise _unwritable(path, err) from err
+    keep_log(path)
+    check_log(path)
     return path
 
 

@@ -20,8 +20,9 @@ from art.dev.settings import SFT_TRAINER_DEFAULTS, SHARED_GPU_RESERVE, ChatTempl
 from art.errors import ConfigurationError, LocalServingUnavailableError, ServerNotReadyError
 from art.inference.adapters import AdapterRegistry
 from art.inference.monitor import ServingMonitor
-from art.inference.process_server import ServerSpec
+from art.inference.process_server import ServerSpec, open_listener
 from art.inference.publish import AdapterPublisher
+from art.inference.rotating_log import check_log
 from art.inference.runtime import InferenceRuntime
 from art.inference.supervised import SupervisedRuntime
 from art.inference.tasks import uninterrupted
@@ -30,7 +31,6 @@ from art.unsloth.child_worker import ChildWorker
 from art.unsloth.worker import TrainerWorker
 from art.utils.directory_lock import DirectoryLock
 from art.vllm.engine import EnginePlan, plan_engine
-from art.vllm.server import bind_listener
 
 logger = logging.getLogger(__name__)
 
@@ -118,9 +118,9 @@ async def build_parts(request: ServiceRequest, on_failure: OnFailure) -> Service
         config = get_model_config(request.base_model, request.output_dir, request.config, has_cuda=gpu_count > 0)
         settings = resolve_serving_settings(config.get("serving"), dedicated=request.is_dedicated)
         _check_gpus(request, gpu_count)
-        host, port = _wanted_address(request)
-        if port:
-            bind_listener(host, port).close()  # loading a trainer takes long, to learn only then that the port is taken
+        # Loading a trainer takes long, to learn only then that the server has no port or no log.
+        open_listener(*_wanted_address(request)).close()
+        await asyncio.to_thread(check_log, _log_path(request))
         worker = _make_worker(request, config, settings, has_cuda=gpu_count > 0)
         request.emit({"kind": "phase", "text": "loading the trainer"})
         step = await worker.load()
@@ -206,8 +206,7 @@ async def _start_runtime(
     step: int,
     has_cuda: bool,
 ) -> InferenceRuntime:
-    name = "vllm-dedicated.log" if request.is_dedicated else "vllm.log"
-    log_path = Path(request.server_config.get("log_file") or Path(request.output_dir) / "logs" / name)
+    log_path = _log_path(request)
     completed = dev.get_openai_server_config(
         request.model_name,
         request.base_model,
@@ -247,6 +246,11 @@ def _wanted_address(request: ServiceRequest) -> tuple[str, int]:
     """Return host and port that the script asks for; port 0 for any."""
     server_args = request.server_config.get("server_args") or {}
     return server_args.get("host") or "127.0.0.1", int(server_args.get("port") or 0)
+
+
+def _log_path(request: ServiceRequest) -> Path:
+    name = "vllm-dedicated.log" if request.is_dedicated else "vllm.log"
+    return Path(request.server_config.get("log_file") or Path(request.output_dir) / "logs" / name)
 
 
 def _server_spec(

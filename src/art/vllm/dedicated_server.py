@@ -58,15 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _serve(options: argparse.Namespace) -> int:
     import torch
 
+    from art.inference.process_server import open_listener
     from art.vllm.compat import load_vllm_api
     from art.vllm.engine import EnginePlan, engine_environment, parse_plan
     from art.vllm.engine_start import start_guarded_engine
-    from art.vllm.server import OpenAIServer, bind_listener
+    from art.vllm.server import OpenAIServer
 
     for sig in _ENDING_SIGNALS:
         signal.signal(sig, signal.SIG_DFL)  # an engine that is starting cannot be interrupted; guards end what it began
     listener = (
-        bind_listener(options.host, options.port)
+        open_listener(options.host, options.port)
         if options.listen_fd is None
         else socket.socket(fileno=options.listen_fd)
     )

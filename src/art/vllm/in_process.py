@@ -16,6 +16,7 @@ from art.dev.settings import ServingSettings
 from art.errors import AdapterLoadError, ARTError, LocalServingUnavailableError
 from art.inference.admin_client import AdminClient
 from art.inference.diagnosis import ServingFacts
+from art.inference.process_server import open_listener
 from art.inference.runtime import AdapterFiles
 from art.inference.tasks import uninterrupted
 from art.processes import log_tail
@@ -24,7 +25,7 @@ from art.vllm.compat import VllmApi, load_vllm_api
 from art.vllm.engine import EnginePlan, engine_environment, engine_turn, parse_plan
 from art.vllm.engine_start import StartedEngine, start_guarded_engine
 from art.vllm.engine_watch import EngineGoneError, EngineWatch
-from art.vllm.server import OpenAIServer, bind_listener
+from art.vllm.server import OpenAIServer
 from art.vllm.start_errors import size_of, start_error
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class InProcessRuntime:
             DependencyError: vLLM is absent or unusable.
             ServerStartError: The engine did not start.
         """
-        listener = bind_listener(host, port)
+        listener = open_listener(host, port)
         log_began = size_of(log_path)
         started: StartedEngine | None = None
         try:

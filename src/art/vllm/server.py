@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import socket
 from argparse import Namespace
@@ -19,7 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from art.errors import ConfigurationError, IncompatibleDependencyError, ServerStartError
+from art.errors import IncompatibleDependencyError, ServerStartError
 from art.vllm.admin_routes import AdminRoutes
 from art.vllm.compat import SUPPORTED, VllmApi, check_serving_models
 from art.vllm.middleware import Application, RolloutMiddleware
@@ -135,36 +134,6 @@ class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def bind_listener(host: str, port: int) -> socket.socket:
-    """Bind the server's socket before the engine starts, so that a taken port is known at once.
-
-    Args:
-        host: Address to listen on.
-        port: 0 takes a free one.
-
-    Raises:
-        ConfigurationError: The address cannot be bound.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Inherited by its connections. asyncio sets it only on sockets made for TCP by name, which those accepted here are
-    # not: each answer would wait 40 ms between head and body for the client's delayed acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as err:
-        listener.close()
-        hint = (
-            "another program uses it; choose another port or none"
-            if err.errno == errno.EADDRINUSE
-            else "choose another"
-        )
-        raise ConfigurationError(f"the inference server cannot listen on {host}:{port}: {err}; {hint}") from err
-    return listener
 
 
 def connectable_address(listener: socket.socket) -> tuple[str, int]:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 import pytest
 
+from art.errors import ConfigurationError
 from art.inference.process_server import connectable_url, open_listener, root_cause
-from art.vllm.server import bind_listener
 
 
-@pytest.mark.parametrize("listen", [open_listener, bind_listener])
-def test_answers_do_not_wait_for_acknowledgements(listen: Callable[[str, int], socket.socket]) -> None:
-    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_an_address_that_cannot_be_had_is_named_with_what_helps() -> None:
+    with open_listener("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigurationError, match=f"127.0.0.1:{port}: .*another program uses it; choose another port"
+        ):
+            open_listener("127.0.0.1", port)
+    for host, port in (("192.0.2.1", 0), ("127.0.0.1", 99_999)):
+        with pytest.raises(ConfigurationError, match=f"{host}:{port}: .*; choose another host or port"):
+            open_listener(host, port)
 
 
 def test_connections_wait_while_nobody_accepts() -> None:
