@@ -193,11 +193,11 @@ class TrainingError(ARTError, RuntimeError):
 
 
 class NonFiniteLossError(TrainingError):
-    """Every row of a step gave a loss or gradient that is NaN or infinite.
+    """Every row of a step gave a loss or gradient that is NaN or infinite, or its weights give such logprobs.
 
     Attributes:
         step: The step that was being trained.
-        row: The first such row.
+        row: The first such row; None where it is the weights.
     """
 
     def __init__(self, message: str, *, step: int | None = None, row: int | None = None) -> None:

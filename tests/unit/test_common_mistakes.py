@@ -257,6 +257,7 @@ def test_cancelled_training_is_cancelled() -> None:
         (lambda: [TrajectoryGroup([rollout()])], "await art.gather_trajectory_groups(…)"),
         (lambda: [make_trajectory()], "[art.TrajectoryGroup(trajectories)]"),
         (lambda: TrajectoryGroup([make_trajectory()]), "give [group]"),
+        (lambda: None, "training takes a list of TrajectoryGroups, got None"),
     ],
 )
 def test_training_on_what_is_no_list_of_finished_groups(given: Callable[[], Any], meant: str) -> None:

@@ -18,6 +18,7 @@ import httpx
 
 from art import dev
 from art.checkpoints import checkpoint_dir, delete_checkpoints, newest_step
+from art.dev.checks import whole
 from art.dev.serving import resolve_serving_settings
 from art.dev.train import resolve_sft_settings, resolve_train_settings
 from art.dev.validate import validate_dedicated_config, validate_internal_config, validate_server_config
@@ -205,7 +206,8 @@ class LocalBackend(CheckpointTransferMethods):
         started = time.monotonic()
         groups = require_groups(trajectory_groups)
         if kl_ref_adapter_path is None and kl_penalty_reference_step is not None:
-            kl_ref_adapter_path = str(checkpoint_dir(self._model_dir(model), kl_penalty_reference_step))
+            step = whole(at_least=0)("kl_penalty_reference_step", kl_penalty_reference_step)
+            kl_ref_adapter_path = str(checkpoint_dir(self._model_dir(model), step))
         config, dev_config = build_configs(
             learning_rate=learning_rate,
             kl_penalty_coef=kl_penalty_coef,

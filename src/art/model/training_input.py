@@ -23,6 +23,8 @@ def require_groups(trajectory_groups: Iterable[TrajectoryGroup]) -> list[Traject
     refuse_unawaited(trajectory_groups)
     if isinstance(trajectory_groups, TrajectoryGroup):
         raise TypeError("training takes a list of TrajectoryGroups, got one group by itself: give [group]")
+    if not isinstance(trajectory_groups, Iterable):
+        raise TypeError(f"training takes a list of TrajectoryGroups, got {trajectory_groups!r}")
     groups: list[Any] = list(trajectory_groups)
     for group in groups:
         if isinstance(group, TrajectoryGroup):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import torch
 from art.checkpoints import ADAPTER_CONFIG_FILE, checkpoint_dir, newest_step, next_step
 from art.dev.model import InternalModelConfig
 from art.dev.settings import INIT_DEFAULTS, SFT_TRAINER_DEFAULTS, TRAINER_DEFAULTS, TrainSettings
-from art.errors import MissingDependencyError, TrainingError
+from art.errors import MissingDependencyError, NonFiniteLossError, TrainingError
 from art.preprocessing.disk import DiskPackedTensors, packed_tensors_from_dir
 from art.preprocessing.sft_store import SFTBatches
 from art.probe import PROBE_TEXT, PROBE_TOKENS, AdapterProbe
@@ -222,12 +223,21 @@ class LoraTrainer:
         """Write adapter, tokenizer, probe and, if wanted, the optimizer's state into an existing empty folder.
 
         Raises:
+            NonFiniteLossError: Training has made the weights unusable.
             CheckpointError: The inference engine would not apply the adapter as it is.
             OSError: The file system refused.
         """
         loaded = self._require_loaded()
+        probe = self.probe()
+        if not all(math.isfinite(logprob) for logprob in probe.logprobs):
+            step = next_step(self._output_dir)
+            raise NonFiniteLossError(
+                f"step {step} is not saved: with its weights the model's logprobs are no finite numbers any more. A "
+                "lower learning rate may help; the weights are those of the step before",
+                step=step,
+            )
         save_adapter(loaded.model.peft_model, self.tokenizer, path)
-        self.probe().write(path)
+        probe.write(path)
         if include_optimizer:
             save_training_state(
                 path,

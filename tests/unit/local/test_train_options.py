@@ -104,6 +104,8 @@ def test_reference_step_becomes_its_checkpoint(backend: Recorder, tmp_path: Path
         ({"loss_fn": "grpo"}, "'cispo' or 'ppo'"),
         ({"loss_fn_config": {}}, "loss_fn_config"),
         ({"adam_params": object()}, "adam_params"),
+        ({"kl_penalty_reference_step": "latest"}, "kl_penalty_reference_step is 'latest': it must be an integer"),
+        ({"kl_penalty_reference_step": -1}, "kl_penalty_reference_step is -1: it must be an integer, at least 0"),
     ],
 )
 def test_contradictions_and_what_other_backends_have_are_refused(backend: Recorder, options: Any, named: str) -> None:
