@@ -202,10 +202,13 @@ class UnslothService:
             InferenceError: It could not be served; the error says which part failed, and the previous step serves on.
         """
         self._raise_failure()
-        publication = await self._started.publisher.publish(step, Path(checkpoint_dir))
-        self._latest_step = step
-        self._emit({"kind": "served", "step": step})
-        return publication
+        parts = self._started
+        try:
+            return await parts.publisher.publish(step, Path(checkpoint_dir))
+        finally:
+            if parts.registry.served_step == step:  # also when this is cancelled while older steps are unloaded
+                self._latest_step = step
+                self._emit({"kind": "served", "step": step})
 
     async def skip_step(self) -> tuple[int, Publication]:
         """Advance by one step without training: the newest checkpoint is published again under the next number."""

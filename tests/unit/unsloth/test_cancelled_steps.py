@@ -34,6 +34,7 @@ class Server:
 
     def __init__(self) -> None:
         self.served_step = 0
+        self.holds_after_serving = False
 
     @contextlib.asynccontextmanager
     async def yielded_to_trainer(self) -> AsyncIterator[None]:
@@ -44,6 +45,8 @@ class Server:
 
     async def publish(self, step: int, path: Path) -> Publication:
         self.served_step = step
+        if self.holds_after_serving:  # older steps are unloaded
+            await asyncio.Event().wait()
         return Publication(step, f"m@{step}", None, 0.0)
 
 
@@ -136,6 +139,18 @@ async def test_cancelled_while_it_is_saved_it_is_there_when_the_call_ends_and_ca
     assert await stand.actor.serve_newest() == stand.server.served_step == 1
     assert len(await stand.train()) == 2  # under the next number
     assert (stand.steps(), stand.server.served_step) == ([0, 1, 2], 2)
+
+
+async def test_cancelled_when_it_is_served_already_it_is_known_to_be(stand: Stand) -> None:
+    events: list[dict[str, Any]] = []
+    stand.actor.on_event(events.append)
+    stand.server.holds_after_serving = True
+    training = asyncio.create_task(stand.train())
+    await asyncio.to_thread(wait_until, lambda: stand.server.served_step == 1, 30.0)
+    training.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await training
+    assert [event["step"] for event in events if event["kind"] == "served"] == [1]
 
 
 @pytest.mark.parametrize("stand", [True], indirect=True, ids=["dedicated"])

@@ -22,14 +22,15 @@ YIELDED = ["yield", "onload", "train 0", "offload", "wake", "publish 0"]
 
 
 class Machine:
-    """Stands for runtime, worker and publisher; notes what is done in which order."""
+    """Stands for runtime, worker, publisher and registry; notes what is done in which order."""
 
     def __init__(self, model_dir: Path) -> None:
         self.done: list[str] = []
         self.trained: Any = None
         self.model_dir = model_dir
         self.training = asyncio.Lock()
-        self.runtime = self.worker = self.publisher = self
+        self.served_step: int | None = None
+        self.runtime = self.worker = self.publisher = self.registry = self
 
     @asynccontextmanager
     async def yielded_to_trainer(self) -> AsyncIterator[None]:
@@ -55,6 +56,7 @@ class Machine:
     async def publish(self, step: int, path: Path) -> Publication:
         assert path == checkpoint_dir(self.model_dir, step)
         self.done.append(f"publish {step}")
+        self.served_step = step
         return Publication(step, f"m@{step}", 1e-5, 0.25)
 
 
