@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import os
 import random
 import shutil
@@ -10,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ from art.dev.settings import ServingSettings
 from art.errors import AdapterLoadError
 from art.inference.adapters import AdapterRegistry
 from art.inference.gate import ServingGate
+from art.inference.monitor import ServingMonitor
 from art.inference.process_server import ServerSpec, open_listener
-from art.inference.publish import AdapterPublisher
+from art.inference.publish import AdapterPublisher, Publication
 from art.inference.rollout_transport import RolloutTransport
 from art.inference.supervised import SupervisedRuntime
 from tests.integration.conftest import LIVE_ADAPTERS, TinyModel, plan_tiny_engine
@@ -223,6 +226,85 @@ def test_killed_server_comes_back_with_every_live_step_and_rollouts_go_on(
     assert dedicated.loop.run(publisher.publish(3, tiny.adapters[3])).step == 3
     assert registry.served_step == 3
     assert not is_running(server)
+
+
+@dataclass
+class Stopped:
+    """A server or engine that was suspended while rollouts were under way, and a publication that waits for it."""
+
+    publishing: asyncio.Task[Publication]
+    rollouts: list[asyncio.Task[httpx.Response]]
+
+    async def all_is_well(self) -> bool:
+        """Wait for everything; return whether the step is served and no rollout has failed."""
+        answers = await asyncio.gather(*self.rollouts)
+        return (await self.publishing).step == 2 and all(answer.status_code == 200 for answer in answers)
+
+
+@contextlib.asynccontextmanager
+async def stopped(dedicated: Dedicated, tiny: TinyModel, model_name: str, pid: int) -> AsyncIterator[Stopped]:
+    publisher, _ = dedicated.publisher(model_name)
+    await publisher.publish(1, tiny.adapters[1])
+    async with dedicated.client() as client:
+        url = dedicated.runtime.base_url
+        rollouts = [asyncio.create_task(chat(client, url, f"{model_name}@1", 200)) for _ in range(ROLLOUTS)]
+        while not (await dedicated.runtime.requests_in_flight()).get(f"{model_name}@1"):
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+        publishing = asyncio.create_task(publisher.publish(2, tiny.adapters[2]))
+        done, _ = await asyncio.wait({publishing}, timeout=3.0)
+        assert not done
+        yield Stopped(publishing, rollouts)
+
+
+def test_stopped_and_continued_it_is_waited_for(dedicated: Dedicated, tiny: TinyModel) -> None:
+    server = dedicated.runtime.process.pid
+
+    async def scenario() -> bool:
+        async with stopped(dedicated, tiny, "continued", server) as waiting:
+            os.kill(server, signal.SIGCONT)
+            return await waiting.all_is_well()
+
+    assert dedicated.loop.run(scenario(), timeout_s=280)
+    assert dedicated.runtime.process.pid == server
+
+
+def test_killed_in_the_middle_of_a_load_it_loads_again_on_the_next_server(
+    dedicated: Dedicated, tiny: TinyModel
+) -> None:
+    server = dedicated.runtime.process.pid
+
+    async def scenario() -> bool:
+        async with stopped(dedicated, tiny, "midload", engine_core_of(server)) as waiting:
+            os.kill(server, signal.SIGKILL)
+            return await waiting.all_is_well()
+
+    assert dedicated.loop.run(scenario(), timeout_s=280)
+    assert not is_running(server)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["server", "engine"])
+def test_stopped_for_good_it_is_ended_and_replaced(
+    dedicated: Dedicated, tiny: TinyModel, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is stopped hangs behind a server that calls itself healthy: a completion shows it."""
+    monkeypatch.setattr(dedicated.runtime, "_settings", dataclasses.replace(SETTINGS, health_timeout_s=6.0))
+    server = dedicated.runtime.process.pid
+    engine = engine_core_of(server)
+
+    async def scenario() -> bool:
+        monitor = ServingMonitor(dedicated.runtime, interval_s=1.0, on_failure=dedicated.runtime.end_hung)
+        async with stopped(dedicated, tiny, f"hung{victim}", server if victim == "server" else engine) as waiting:
+            monitor.start()
+            try:
+                return await waiting.all_is_well()
+            finally:
+                await monitor.stop()
+
+    assert dedicated.loop.run(scenario(), timeout_s=280)
+    assert not is_running(server)
+    assert not is_running(engine)
 
 
 def engine_core_of(server: int) -> int:
