@@ -337,6 +337,7 @@ class LocalBackend(CheckpointTransferMethods):
         validate_server_config(config)
         await asyncio.to_thread(check_base_model, model.base_model)
         hosted, is_new = await asyncio.to_thread(self._host, model, config)
+        hosted.compare_settings(model, config)
         try:
             await hosted.actor.ready()
             host, port = await hosted.actor.start_openai_server(config)

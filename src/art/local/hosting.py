@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import threading
 import weakref
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from art import dev
 from art.errors import LocalServingUnavailableError, TrainerDiedError
 from art.inference.gate import ServingGate
 from art.inference.rotating_log import start_log
@@ -55,6 +57,7 @@ class HostedService:
         self.rows = RowBar()
         self._model_name = service.model_name
         self._models: list[weakref.ref[TrainableModel[Any, Any]]] = []
+        self._settings: dict[str, Any] | None = None
         self._lock = threading.Lock()
         self._closed = False
         self.actor: ActorProxy | ThreadActor
@@ -75,6 +78,30 @@ class HostedService:
             known = [reference() for reference in self._models]
             if not any(model is other for other in known):
                 self._models.append(weakref.ref(model))
+
+    def compare_settings(self, model: TrainableModel[Any, Any], server_config: dev.OpenAIServerConfig | None) -> None:
+        """Warn where a model is registered again with other settings: it goes on with those that it was started with.
+
+        Args:
+            model: Its settings are the first that were given, or are compared with those; without any it asks for nothing.
+            server_config: Likewise.
+        """
+        given = {
+            "base_model": model.base_model,
+            "_internal_config": model._internal_config or None,
+            "_openai_client_config": server_config,
+        }
+        with self._lock:
+            if self._settings is None:
+                self._settings = copy.deepcopy(given)
+                return
+        others = [key for key, value in given.items() if value is not None and value != self._settings[key]]
+        if others:
+            logger.warning(
+                "%s is served already, with other settings: %s of this registration has no effect. Close the backend "
+                "first, or give the model another name",
+                *(self._model_name, " and ".join(others)),
+            )
 
     def require_serving(self) -> None:
         """Raise what made serving fail, if it did.
