@@ -83,7 +83,7 @@ class HostedService:
         """Warn where a model is registered again with other settings: it goes on with those that it was started with.
 
         Args:
-            model: Its settings are the first that were given, or are compared with those; without any it asks for nothing.
+            model: Its settings are the first that were given, or are compared with those; None asks for nothing.
             server_config: Likewise.
         """
         given = {
