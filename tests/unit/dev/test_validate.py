@@ -4,7 +4,13 @@ import pytest
 
 from art.dev.enums import SchedulerType
 from art.dev.model import InternalModelConfig
-from art.dev.validate import is_dedicated_mode, validate_dedicated_config, validate_gpu_ids, validate_internal_config
+from art.dev.validate import (
+    is_dedicated_mode,
+    validate_dedicated_config,
+    validate_gpu_ids,
+    validate_internal_config,
+    validate_server_config,
+)
 from art.errors import ConfigurationError
 
 TWO_GPUS = {"trainer_gpu_ids": [0], "inference_gpu_ids": [1]}
@@ -192,3 +198,11 @@ def test_gpus_must_exist():
         validate_gpu_ids(TWO_GPUS, 1)
     with pytest.raises(ConfigurationError, match="trainer_gpu_ids"):
         validate_gpu_ids({"trainer_gpu_ids": [-1], "inference_gpu_ids": [0]}, 2)
+
+
+@pytest.mark.parametrize("config", [5, "serving", [("serving", {})]])
+def test_what_is_no_dictionary_is_refused(config):
+    with pytest.raises(ConfigurationError, match="_internal_config is .*: it must be a dictionary"):
+        validate_internal_config(config)
+    with pytest.raises(ConfigurationError, match="_openai_client_config is .*: it must be a dictionary"):
+        validate_server_config(config)
