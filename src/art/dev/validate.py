@@ -111,7 +111,9 @@ def validate_server_config(config: OpenAIServerConfig | None) -> None:
         ConfigurationError: A top-level key is unknown, or a type or value is wrong.
     """
     where = "_openai_client_config"
-    given = _as_dictionary(where, config)
+    if not isinstance(config, Mapping | None):
+        raise ConfigurationError(f"{where} must be a dictionary, got {config!r}")
+    given: dict[str, Any] = dict(config or {})
     refuse_unknown_keys(where, given, OpenAIServerConfig.__annotations__)
     for key, section_type in (("server_args", ServerArgs), ("engine_args", EngineArgs)):
         _check_section_types(key, section_type, given.get(key), where)
@@ -192,12 +194,6 @@ def validate_gpu_ids(config: InternalModelConfig, visible_gpu_count: int) -> Non
                 f"{key} is {ids}, but GPU {absent} is not on this machine: {visible_gpu_count} GPUs are visible "
                 "(CUDA_VISIBLE_DEVICES limits and renumbers them)"
             )
-
-
-def _as_dictionary(where: str, config: object) -> dict[str, Any]:
-    if config is not None and not isinstance(config, Mapping):
-        raise ConfigurationError(f"{where} is {reprlib.repr(config)}: it must be a dictionary")
-    return dict(config or {})
 
 
 def _check_section_types(key: str, section_type: Any, section: object, parent: str = _WHERE) -> None:

@@ -202,7 +202,7 @@ def test_gpus_must_exist():
 
 @pytest.mark.parametrize("config", [5, "serving", [("serving", {})]])
 def test_what_is_no_dictionary_is_refused(config):
-    with pytest.raises(ConfigurationError, match="_internal_config is .*: it must be a dictionary"):
+    with pytest.raises(ConfigurationError, match="_internal_config must be a dictionary"):
         validate_internal_config(config)
-    with pytest.raises(ConfigurationError, match="_openai_client_config is .*: it must be a dictionary"):
+    with pytest.raises(ConfigurationError, match="_openai_client_config must be a dictionary"):
         validate_server_config(config)
