@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from openai import AsyncOpenAI
 
 import art
 from art.checkpoints import checkpoints_dir, list_steps
-from art.errors import TrainerDiedError
+from art.errors import CheckpointError, TrainerDiedError
 from art.local import LocalBackend
 from tests.integration.conftest import KV_CACHE_BYTES, TinyModel
 from tests.support.heartbeat import as_light_as_a_script, beat
@@ -66,6 +67,17 @@ async def heartbeat() -> AsyncIterator[list[float]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@contextlib.contextmanager
+def no_room(pid: int) -> Iterator[None]:
+    """Have a process fail to write more than the first part of an adapter."""
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
 def trainer_pid(backend: LocalBackend) -> int:
     (hosted,) = backend._services.values()
     return int(hosted.actor._target._parts.worker._proxy.process.pid)
@@ -97,8 +109,15 @@ async def test_rollouts_go_on_while_steps_train_and_a_killed_trainer_loses_nothi
         assert (result.step, model.get_inference_name()) == (2, "both@2")
         assert result.metrics["sync/logprob_gap"] < 1e-4
 
-        # The trainer is killed while it saves.
+        # The disk is full while the step is saved: the same trainer does it again when there is room.
         groups = await gather(model, client)
+        with no_room(trainer_pid(backend)), pytest.raises(CheckpointError, match=r"adapter_model.* cannot be written"):
+            await backend.train(model, groups, learning_rate=1e-3)
+        assert sorted(path.name for path in checkpoints_dir(model_dir).iterdir()) == ["0000", "0001", "0002"]
+        assert model.get_inference_name() == "both@2"
+        assert (await rollout(client, "both@2", 0)).messages()
+
+        # The trainer is killed while it saves.
         training = asyncio.create_task(backend.train(model, groups, learning_rate=1e-3))
         while not list(checkpoints_dir(model_dir).glob(".staging-*")) and not training.done():
             await asyncio.sleep(0)
