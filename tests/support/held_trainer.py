@@ -64,3 +64,8 @@ class HeldWorker(TrainerWorker):
     def _load(self) -> int:
         self._trainer = HeldTrainer(self._folder)  # type: ignore[assignment]
         return 0
+
+    def _prepare(self, *arguments: Any) -> Any:
+        assert self._trainer is not None
+        self._trainer._hold("prepare")  # type: ignore[attr-defined]
+        return None

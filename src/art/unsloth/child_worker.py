@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from art.dev.settings import TrainSettings
 from art.errors import TrainerDiedError
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 PROCESS_TITLE = "art-trainer"
-CANCELLED_STEP_LIMIT_S = 30.0  # longer than a row takes, after which a cancelled step ends, or than saving one does
+CANCELLED_CALL_LIMIT_S = 30.0  # longer than a row takes, after which a cancelled step ends, or than saving one does
 
 
 class ChildWorker:
@@ -45,7 +47,8 @@ class ChildWorker:
         self._log_path = log_path
         self._env = worker_environment() | dict(env)
         self._proxy: ActorProxy | None = None
-        self._died = False
+        self._dead: set[ActorProxy] = set()
+        self._ending = asyncio.Lock()  # held while a cancelled call has not ended
 
     async def load(self) -> int:
         """Start the process and load the model; return the newest saved step."""
@@ -58,8 +61,8 @@ class ChildWorker:
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> TrainingBatch:
         """Tokenize and pack trajectories."""
-        batch: TrainingBatch = await (await self._alive()).prepare(groups, settings, chat_template_kwargs)
-        return batch
+        proxy = await self._alive()
+        return await self._to_its_end(proxy, proxy.prepare(groups, settings, chat_template_kwargs))
 
     async def train_step(
         self, packed: DiskPackedTensors, settings: TrainSettings, step: int, *, verbose: bool = False
@@ -81,14 +84,15 @@ class ChildWorker:
         chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> StoredPart:
         """Tokenize given answers into a file."""
-        part: StoredPart = await (await self._alive()).prepare_sft(
+        proxy = await self._alive()
+        call = proxy.prepare_sft(
             trajectories,
             store,
             first_index=first_index,
             batch_size=batch_size,
             chat_template_kwargs=chat_template_kwargs,
         )
-        return part
+        return await self._to_its_end(proxy, call)
 
     async def train_sft_step(self, batches: SFTBatches, step: int, *, verbose: bool = False) -> StepOutcome:
         """Train on given answers and save the result as a checkpoint; cancelled as `train_step`."""
@@ -107,36 +111,41 @@ class ChildWorker:
             await asyncio.to_thread(self._proxy.close)
             self._proxy = None
 
-    async def _to_its_end(self, proxy: ActorProxy, step: Awaitable[StepOutcome]) -> StepOutcome:
+    async def _to_its_end(self, proxy: ActorProxy, call: Awaitable[T]) -> T:
+        """Await a call; when it is cancelled, also the end of what it began, which later calls wait for as well."""
         try:
-            return await step
+            return await call
         except asyncio.CancelledError:
-            await uninterrupted(self._end_step(proxy))
+            async with self._ending:
+                await uninterrupted(self._end_call(proxy))
             raise
 
-    async def _end_step(self, proxy: ActorProxy) -> None:
-        """Wait until a step that was cancelled has ended, or end the process."""
+    async def _end_call(self, proxy: ActorProxy) -> None:
+        """Wait until what was cancelled has ended, or end the process."""
         try:
-            async with asyncio.timeout(CANCELLED_STEP_LIMIT_S):
+            async with asyncio.timeout(CANCELLED_CALL_LIMIT_S):
                 await proxy.idle()
         except TimeoutError:
             logger.warning(
-                "the trainer has not ended a cancelled step within %g s and is killed: log=%s",
-                CANCELLED_STEP_LIMIT_S,
+                "the trainer has not ended a cancelled call within %g s and is killed: log=%s",
+                CANCELLED_CALL_LIMIT_S,
                 self._log_path,
             )
             await asyncio.to_thread(proxy.process.kill_group)
             await proxy.process.exited_here()
+            self._dead.add(proxy)
         except (TrainerDiedError, RuntimeError) as err:  # it is gone, or being closed
-            logger.debug("the trainer ended with a cancelled step: %s", err)
+            logger.debug("the trainer ended with a cancelled call: %s", err)
 
     async def _alive(self, *, load: bool = True) -> ActorProxy:
-        if self._proxy is not None and self._died:
+        async with self._ending:
+            pass
+        if self._proxy is not None and self._proxy in self._dead:
             await asyncio.to_thread(self._proxy.close)
+            self._dead.discard(self._proxy)
             self._proxy = None
             logger.warning("trainer process is started again: log=%s", self._log_path)
         if self._proxy is None:
-            self._died = False
             self._proxy = await asyncio.to_thread(self._start)
             await self._proxy.ready()
             if load:
@@ -148,12 +157,9 @@ class ChildWorker:
             self._worker, log_file=start_log(self._log_path), process_name=PROCESS_TITLE, env=self._env
         )
         proxy.on_event(self._pass_on)
-        proxy.on_death(self._note_death)
+        proxy.on_death(lambda error: self._dead.add(proxy))
         return proxy
 
     def _pass_on(self, event: Any) -> None:
         if self.on_event is not None:
             self.on_event(event)
-
-    def _note_death(self, error: BaseException) -> None:
-        self._died = True

@@ -70,6 +70,7 @@ class Stand:
             registry=self.server,
             publisher=self.server,
             training=asyncio.Lock(),
+            chat_template_kwargs={},
             close=self.worker.close,
         )
         service._parts = parts  # type: ignore[assignment]
@@ -89,7 +90,7 @@ class Stand:
         return training
 
     def let_go(self) -> None:
-        for where in ("row", "save"):
+        for where in ("row", "save", "prepare"):
             (self.folder / f"hold-{where}").unlink(missing_ok=True)
 
     def steps(self) -> list[int]:
@@ -157,11 +158,27 @@ async def test_cancelled_when_it_is_served_already_it_is_known_to_be(stand: Stan
 async def test_a_trainer_that_does_not_end_a_cancelled_step_is_killed(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(child_worker, "CANCELLED_STEP_LIMIT_S", 0.1)
+    monkeypatch.setattr(child_worker, "CANCELLED_CALL_LIMIT_S", 0.1)
     training = await stand.cancelled_in("save")
     with pytest.raises(asyncio.CancelledError):
         await training
     stand.let_go()
-    assert "has not ended a cancelled step within 0.1 s and is killed" in caplog.text
+    assert "has not ended a cancelled call within 0.1 s and is killed" in caplog.text
     assert len(await stand.train()) == 2  # in a new process
+    assert stand.steps() == [0, 1]
+
+
+@pytest.mark.parametrize("stand", [True], indirect=True, ids=["dedicated"])
+async def test_a_trainer_that_hangs_before_a_step_is_replaced_for_the_next_call(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(child_worker, "CANCELLED_CALL_LIMIT_S", 0.1)
+    (stand.folder / "hold-prepare").touch()
+    preparing = asyncio.create_task(stand.actor.prepare_batch([], None))
+    await asyncio.to_thread(wait_until, (stand.folder / "in-prepare").exists, 30.0)
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    assert len(await stand.train()) == 2  # waits for the new process
+    assert "is killed" in caplog.text
     assert stand.steps() == [0, 1]
