@@ -146,7 +146,9 @@ async def test_a_taken_port_is_a_clear_error_and_a_free_one_is_kept(tmp_path: Pa
     with bind("127.0.0.1", free_port()) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}: .*in use; choose another"):
+        with pytest.raises(
+            ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}: .*in use; another program uses it"
+        ):
             await SupervisedRuntime.start(server_spec(tmp_path, port=port), SETTINGS)
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:99999"):
         await SupervisedRuntime.start(server_spec(tmp_path, port=99999), SETTINGS)
