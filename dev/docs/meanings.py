@@ -89,8 +89,7 @@ ENGINE: dict[str, str] = {
     "max_num_seqs": "Requests that are answered at once.",
     "enable_prefix_caching": "Reuse the beginnings of prompts.",
     "max_lora_rank": 'Highest rank of an adapter; raised to fit `peft_args["r"]`.',
-    "max_loras": 'Adapters that one batch may mix. Left out: `serving["max_live_adapters"]` + 1. With fewer, vLLM may '
-    "answer a few tokens with another step's weights while it loads an adapter.",
+    "max_loras": 'Adapters that one batch may mix. Left out: `serving["max_live_adapters"]` + 1.',
     "max_cpu_loras": 'Adapters that the engine holds. Must be above `serving["max_live_adapters"]`; left out: enough.',
     "enable_sleep_mode": "Whether the engine can give its memory to the trainer. On in shared mode on a GPU, refused "
     "in dedicated mode.",

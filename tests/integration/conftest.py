@@ -55,6 +55,7 @@ def plan_tiny_engine(base: Path) -> EnginePlan:
             "dtype": "float32",
             "max_model_len": 1024,
             "max_lora_rank": 8,
+            "max_loras": 2,  # few, so that adapters are paged and a batch can use every slot
             "enable_prompt_tokens_details": True,
             **CPU_ENGINE_DEFAULTS,
             "kv_cache_memory_bytes": KV_CACHE_BYTES,

@@ -18,6 +18,7 @@ from typing import Any
 from art.errors import ConfigurationError
 from art.vllm.cli_args import option_strings, render_cli_args
 from art.vllm.compat import VllmApi
+from art.vllm.lora_slots import EXTENSION
 
 logger = logging.getLogger(__name__)
 
@@ -75,20 +76,13 @@ def plan_engine(
     """
     engine: dict[str, Any] = {**dict(server_config.get("engine_args") or {}), **engine_args, **overrides}
     engine["enable_lora"] = True
-    # A batch may mix as many adapters as there are slots. Loading one more takes a slot from another, and vLLM (0.20.2)
-    # goes on with the old places where all of them are in the batch: requests are answered with each other's weights.
+    # A batch may mix as many adapters as there are slots: with one for each live step none of them is paged in and out.
     engine.setdefault("max_loras", max_live_adapters + 1)
     engine.setdefault("max_cpu_loras", max(int(engine["max_loras"]), max_live_adapters) + 2)
     if int(engine["max_cpu_loras"]) <= max_live_adapters:
         raise ConfigurationError(
             f"engine_args['max_cpu_loras']={engine['max_cpu_loras']} must be above serving['max_live_adapters']="
             f"{max_live_adapters}: a new adapter is loaded before the oldest one goes"
-        )
-    if int(engine["max_loras"]) <= max_live_adapters:
-        logger.warning(
-            "engine_args['max_loras'] is %s, not above serving['max_live_adapters'] %d: a request may be answered with "
-            "another step's weights for some tokens, where a batch mixes %s steps while one more is loaded",
-            *(engine["max_loras"], max_live_adapters, engine["max_loras"]),
         )
     server = {
         key: value
@@ -111,7 +105,8 @@ def parse_plan(api: VllmApi, plan: EnginePlan, *, host: str, port: int) -> Names
     """
     parser = api.make_arg_parser(api.FlexibleArgumentParser())
     known = option_strings(parser)
-    argv = render_cli_args({**plan.engine_args, **plan.server_args, "host": host, "port": port}, known_options=known)
+    engine_args = {"worker_extension_cls": EXTENSION, **plan.engine_args}
+    argv = render_cli_args({**engine_args, **plan.server_args, "host": host, "port": port}, known_options=known)
     try:
         args: Namespace = parser.parse_args(argv)
         api.validate_parsed_serve_args(args)

@@ -11,6 +11,7 @@ from typing import Any
 
 from art.vllm.compat import VllmApi
 from art.vllm.engine import start_engine
+from art.vllm.lora_slots import keep_slots
 from art.vllm.orphan_guard import OrphanGuard
 
 POLL_S = 0.1  # how soon a process that an engine starts is guarded
@@ -60,9 +61,19 @@ async def start_guarded_engine(api: VllmApi, args: Namespace) -> StartedEngine:
         starting.add_done_callback(lambda late: _end_late_engine(late, guards))
         raise
     try:
-        return StartedEngine(starting.result(), processes, guards)
+        started = StartedEngine(starting.result(), processes, guards)
+        await _kept(started, api.version)
+        return started
     except BaseException:
         _close_all(guards)
+        raise
+
+
+async def _kept(started: StartedEngine, version: str) -> None:
+    try:
+        await keep_slots(started.client, version)
+    except BaseException:
+        await asyncio.to_thread(started.client.shutdown)
         raise
 
 
