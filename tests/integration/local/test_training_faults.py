@@ -96,7 +96,7 @@ def test_cancelled_step_changes_nothing_and_the_next_one_works(shared: SharedRun
         training = asyncio.create_task(train_step(shared.backend, shared.model, groups))
         await asyncio.to_thread(shared.faults.wait_reached)
         training.cancel()
-        (hosted,) = shared.backend._services.values()
+        hosted = shared.backend._hosted(shared.model)
         for _ in range(10):  # by then the child has heard of the cancellation, which was sent before
             await hosted.actor.served_step()
         assert not training.done()  # the row is still being trained
