@@ -62,19 +62,15 @@ async def start_guarded_engine(api: VllmApi, args: Namespace) -> StartedEngine:
         raise
     try:
         started = StartedEngine(starting.result(), processes, guards)
-        await _kept(started, api.version)
-        return started
     except BaseException:
         _close_all(guards)
         raise
-
-
-async def _kept(started: StartedEngine, version: str) -> None:
     try:
-        await keep_slots(started.client, version)
+        await keep_slots(started.client, api.version)
     except BaseException:
-        await asyncio.to_thread(started.client.shutdown)
+        await asyncio.to_thread(started.shut_down)
         raise
+    return started
 
 
 def _end_late_engine(starting: asyncio.Future[Any], guards: list[OrphanGuard]) -> None:
